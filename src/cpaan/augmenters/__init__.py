@@ -1,0 +1,1 @@
+"""Methods that make examples for novel classes, one file each."""

@@ -1,0 +1,1 @@
+"""Final classifiers, one file each."""

@@ -1,0 +1,1 @@
+"""Accuracy, diversity and the low-shot protocols."""

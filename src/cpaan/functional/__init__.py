@@ -1,0 +1,1 @@
+"""Pure tensor mathematics: prototypes, distances, covariances, the Ky Fan norm."""

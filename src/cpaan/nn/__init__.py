@@ -1,0 +1,1 @@
+"""The networks: generators, discriminators and their noise."""

@@ -1,0 +1,1 @@
+"""What a training step sees: neighbourhoods of classes and the episodes drawn from them."""

@@ -1,0 +1,1 @@
+"""The training loop, its recipe and its history."""
