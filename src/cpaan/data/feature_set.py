@@ -1,0 +1,326 @@
+"""The one data object: features with labels and class names, checked once and never changed after."""
+
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from cpaan.data.class_names import IndexArray, as_classes, as_indices, factorise, raise_unknown, show_names
+from cpaan.data.containers import FeatureArray, as_features, as_labels, container_of, label_array
+from cpaan.errors import InputError
+
+if TYPE_CHECKING:
+    import torch
+
+_Scalar = TypeVar("_Scalar", bound=np.generic)
+
+
+@dataclass(frozen=True, slots=True, eq=False, init=False, repr=False)
+class FeatureSet:
+    """Features of labelled examples, frozen and valid.
+
+    Parameters
+    ----------
+    features : array, tensor, data frame or nested list of shape (n, D)
+        float16, float32 and float64 are kept; integers become float32.
+    labels : array, tensor, series or sequence of length n
+        Class names of any hashable type; or, where `classes` is given, integer indices into it.
+    classes : iterable of hashable, optional
+        Distinct class names. Without it they are taken from `labels`: sorted, or in the order of their first
+        appearance where they cannot be sorted.
+
+    Attributes
+    ----------
+    features : ndarray of shape (n, D)
+        Read-only. An array that can be written to is copied, so that changes to it do not reach the set.
+    labels : ndarray of shape (n,), int64
+        Read-only indices into `classes`.
+    classes : tuple of hashable
+        Class names; each has at least one example.
+
+    Raises
+    ------
+    InputError
+        Where features are not finite or shapes, labels and classes do not fit one another.
+
+    Examples
+    --------
+    >>> trees = FeatureSet([[0.1, 0.2], [0.9, 0.8], [0.2, 0.1]], ["oak", "elm", "oak"])
+    >>> trees
+    FeatureSet(3 examples of 2 classes, 2 features, float64)
+    >>> trees.classes, trees.labels.tolist()
+    (('elm', 'oak'), [1, 0, 1])
+    >>> trees.select(["oak"]).features
+    array([[0.1, 0.2],
+           [0.2, 0.1]])
+    """
+
+    features: FeatureArray
+    labels: IndexArray
+    classes: tuple[Hashable, ...]
+
+    # Written out, because what is taken is wider than what is kept.
+    def __init__(self, features: Any, labels: Any, classes: Iterable[Hashable] | None = None) -> None:
+        matrix = as_features(features, "features", keep_half=True)
+        if classes is None:
+            names, indices = factorise(as_labels(labels, len(matrix), "labels"))
+        else:
+            names = as_classes(classes)
+            indices = as_indices(labels, len(matrix), len(names))
+        object.__setattr__(self, "features", _frozen(matrix))
+        object.__setattr__(self, "labels", _frozen(indices))
+        object.__setattr__(self, "classes", names)
+        empty = [name for name, count in zip(names, self.counts, strict=True) if count == 0]
+        if empty:
+            raise InputError(f"no examples of {show_names(empty)}; remove what is empty from classes")
+
+    def __len__(self) -> int:
+        return len(self.features)
+
+    def __repr__(self) -> str:
+        size = f"{len(self)} examples of {self.n_classes} classes, {self.dimension} features"
+        return f"FeatureSet({size}, {self.features.dtype})"
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, FeatureSet):
+            return NotImplemented
+        return (
+            self.classes == other.classes
+            and self.features.dtype == other.features.dtype
+            and np.array_equal(self.labels, other.labels)
+            and np.array_equal(self.features, other.features)
+        )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Through the constructor, because arrays come writeable out of a pickle.
+        return FeatureSet, (self.features, self.labels, self.classes)
+
+    # Like the arrays that it holds, a set is compared by its values and so has no hash.
+    __hash__ = None  # type: ignore[assignment]
+
+    @property
+    def n_classes(self) -> int:
+        """Number of classes."""
+        return len(self.classes)
+
+    @property
+    def dimension(self) -> int:
+        """Number of features D."""
+        return int(self.features.shape[1])
+
+    @property
+    def counts(self) -> IndexArray:
+        """Number of examples of each class, in the order of `classes`."""
+        return np.bincount(self.labels, minlength=len(self.classes))
+
+    @property
+    def names(self) -> npt.NDArray[Any]:
+        """Class name of each example: what an estimator takes as y."""
+        return label_array(self.classes)[self.labels]
+
+    def index_of(self, name: Hashable) -> int:
+        """Give the index of a class.
+
+        Parameters
+        ----------
+        name : hashable
+            Name of the class.
+
+        Returns
+        -------
+        int
+            Its place in `classes`.
+
+        Raises
+        ------
+        InputError
+            Where there is no such class; the message has names that are close.
+        """
+        if name not in self.classes:
+            raise_unknown([name], self.classes)
+        return self.classes.index(name)
+
+    def select(self, classes: Iterable[Hashable]) -> "FeatureSet":
+        """Keep some classes only.
+
+        Parameters
+        ----------
+        classes : iterable of hashable
+            Names of the classes to keep, in the order that they shall have.
+
+        Returns
+        -------
+        FeatureSet
+            Their examples, in the order that they have here.
+
+        Raises
+        ------
+        InputError
+            Where there is no such class; the message has names that are close.
+        """
+        names = as_classes(classes)
+        unknown = [name for name in names if name not in set(self.classes)]
+        if unknown:
+            raise_unknown(unknown, self.classes)
+        position = {name: index for index, name in enumerate(names)}
+        new_index = np.array([position.get(name, -1) for name in self.classes], dtype=np.int64)
+        labels = new_index[self.labels]
+        rows = np.flatnonzero(labels >= 0)
+        return FeatureSet(_read_only(self.features[rows]), _read_only(labels[rows]), names)
+
+    def take(self, rows: npt.ArrayLike) -> "FeatureSet":
+        """Keep some examples only.
+
+        Parameters
+        ----------
+        rows : array of int or of bool
+            Row numbers in the order wanted, or a mask with one entry for each example.
+
+        Returns
+        -------
+        FeatureSet
+            These examples. Classes that have none among them are left out.
+        """
+        chosen = np.asarray(rows)
+        if chosen.dtype == bool and chosen.shape == (len(self),):
+            chosen = np.flatnonzero(chosen)
+        if chosen.size == 0:
+            raise InputError("no rows are taken; a set needs at least one example")
+        if chosen.ndim != 1 or chosen.dtype.kind not in "iu":
+            raise InputError(f"rows must be row numbers or a mask of {len(self)} bool, one for each example")
+        if chosen.min() < 0 or chosen.max() >= len(self):
+            raise InputError(f"rows must be from 0 to {len(self) - 1}")
+        labels = self.labels[chosen]
+        present, indices = np.unique(labels, return_inverse=True)
+        classes = tuple(self.classes[index] for index in present)
+        return FeatureSet(_read_only(self.features[chosen]), _read_only(indices), classes)
+
+    def of_class(self, name: Hashable) -> FeatureArray:
+        """Give the features of one class.
+
+        Parameters
+        ----------
+        name : hashable
+            Name of the class.
+
+        Returns
+        -------
+        ndarray of shape (count, D)
+            A copy.
+        """
+        features: FeatureArray = self.features[self.labels == self.index_of(name)]
+        return features
+
+    def concatenate(self, other: "FeatureSet") -> "FeatureSet":
+        """Put the examples of another set after those of this one.
+
+        Parameters
+        ----------
+        other : FeatureSet
+            A set of the same dimension; classes of the same name are the same class.
+
+        Returns
+        -------
+        FeatureSet
+            The classes of this set come first, then those that only the other has.
+        """
+        if other.dimension != self.dimension:
+            raise InputError(f"features have {self.dimension} and {other.dimension} columns; they must agree")
+        classes = tuple(dict.fromkeys(self.classes + other.classes))
+        position = {name: index for index, name in enumerate(classes)}
+        others = np.array([position[name] for name in other.classes], dtype=np.int64)[other.labels]
+        features = np.concatenate([self.features, other.features])
+        return FeatureSet(_read_only(features), _read_only(np.concatenate([self.labels, others])), classes)
+
+    def to_numpy(self) -> tuple[FeatureArray, npt.NDArray[Any]]:
+        """Give what an estimator takes.
+
+        Returns
+        -------
+        X : ndarray of shape (n, D)
+            The features, read-only.
+        y : ndarray of shape (n,)
+            Class names: numbers or strings, or objects for names of other types.
+        """
+        return self.features, self.names
+
+    def to_torch(self, device: "torch.device | str | None" = None) -> "tuple[torch.Tensor, torch.Tensor]":
+        """Give tensors, which are copies.
+
+        Parameters
+        ----------
+        device : torch.device or str, optional
+            Where they shall lie; by default on the CPU.
+
+        Returns
+        -------
+        features : torch.Tensor of shape (n, D)
+            The features.
+        labels : torch.Tensor of shape (n,), int64
+            Indices into `classes`.
+        """
+        torch = import_module("torch")
+        features = torch.tensor(self.features, device=device)
+        return features, torch.tensor(self.labels, device=device)
+
+    def to_frame(self, label: str = "label") -> Any:
+        """Give a pandas data frame.
+
+        Parameters
+        ----------
+        label : str, default="label"
+            Name of the column with the class names.
+
+        Returns
+        -------
+        pandas.DataFrame
+            Columns feature_0, feature_1, … and the label.
+        """
+        try:
+            pandas = import_module("pandas")
+        except ImportError as error:
+            raise InputError("data frames need pandas; install it with: pip install pandas") from error
+        columns = [f"feature_{column}" for column in range(self.dimension)]
+        if label in columns:
+            raise InputError(f"label {label!r} is the name of a feature column; choose another name")
+        frame = pandas.DataFrame(np.array(self.features), columns=columns)
+        frame[label] = self.names
+        return frame
+
+    @classmethod
+    def from_frame(cls, frame: Any, label: str = "label") -> "FeatureSet":
+        """Read a data frame.
+
+        Parameters
+        ----------
+        frame : pandas.DataFrame or polars.DataFrame
+            One row for each example; every column but the label is a feature.
+        label : str, default="label"
+            Name of the column with the class names.
+
+        Returns
+        -------
+        FeatureSet
+            Its examples.
+        """
+        container = container_of(frame)
+        if container not in ("pandas", "polars"):
+            raise InputError(f"a {type(frame).__name__} is no data frame; give one of pandas or polars")
+        columns = list(frame.columns)
+        if label not in columns:
+            raise_unknown([label], columns, noun="column")
+        features = frame.drop(columns=label) if container == "pandas" else frame.drop(label)
+        return cls(features, frame[label])
+
+
+def _read_only(array: npt.NDArray[_Scalar]) -> npt.NDArray[_Scalar]:
+    """Mark an array of our own, so that it is not copied again."""
+    array.flags.writeable = False
+    return array
+
+
+def _frozen(array: npt.NDArray[_Scalar]) -> npt.NDArray[_Scalar]:
+    return _read_only(array.copy()) if array.flags.writeable else array

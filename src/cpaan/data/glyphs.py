@@ -1,0 +1,181 @@
+"""A real set of many classes that needs no download: characters in the text fonts that matplotlib ships.
+
+A class is a character, an example is its image in one font, and the features are pixels: what a generator
+makes of them can be looked at.
+"""
+
+import importlib.util
+import string
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image, ImageDraw, ImageFont
+
+from cpaan.data.arguments import as_whole_number
+from cpaan.data.feature_set import FeatureSet
+from cpaan.errors import InputError
+
+# Left out is what looks like another but for its size or a few pixels: 0 (O); 1, l and | (I); c, o, s, v, w,
+# x and z (their capitals); the colon (the semicolon); full stop, comma, quotes and dashes.
+GLYPHS = (
+    string.ascii_uppercase
+    + "abdefghijkmnpqrtuy"
+    + "23456789"
+    + "&@#$%?!*+=/()[]{}<>~;"
+    + "§ßæ£€¶"
+)  # fmt: skip
+
+# Letters, digits and signs about in the proportion of the whole, with many that are easy to judge by eye.
+_NOVEL = "ADGKMRSWY" + "befgkqt" + "358" + "&#?*+)]<§"
+
+# Fonts that matplotlib has had for long; cmti10, which came late, would make the set depend on its version.
+_UNICODE_FONTS = (
+    "DejaVuSans",
+    "DejaVuSans-Bold",
+    "DejaVuSans-Oblique",
+    "DejaVuSans-BoldOblique",
+    "DejaVuSansMono",
+    "DejaVuSansMono-Bold",
+    "DejaVuSansMono-Oblique",
+    "DejaVuSansMono-BoldOblique",
+    "DejaVuSerif",
+    "DejaVuSerif-Bold",
+    "DejaVuSerif-Italic",
+    "DejaVuSerif-BoldItalic",
+    "STIXGeneral",
+    "STIXGeneralBol",
+    "STIXGeneralItalic",
+    "STIXGeneralBolIta",
+)
+
+# Computer Modern fonts are in TeX's encodings: cmr10 has a dash in place of {, an inverted ! in place of <,
+# and a capital sigma in place of §. Such a font is asked only for characters where its encoding is Unicode's.
+_TEX_TEXT = string.ascii_letters + string.digits + "&@#$%?!*+=/()[];"
+_TEX_FONTS = {
+    "cmr10": _TEX_TEXT,
+    "cmb10": _TEX_TEXT,
+    "cmss10": _TEX_TEXT,
+    "cmtt10": _TEX_TEXT + "{}<>",
+    "cmmi10": string.ascii_letters + "<>",
+}
+
+_SMALLEST = 8
+_MARGIN = 1
+# Glyphs are drawn larger and averaged: their place is then exact to a fraction of a pixel, and hinting, which
+# differs between FreeType's versions, is not seen.
+_OVERSAMPLING = 4
+_MEASURING_SIZE = 200
+_NONCHARACTER = "\U0010ffff"
+
+
+def load_glyphs(size: int = 24) -> FeatureSet:
+    """Render characters in many fonts.
+
+    Font size and baseline are the same for all characters of a font; glyphs are centred horizontally.
+
+    Parameters
+    ----------
+    size : int, default=24
+        Width and height of an image in pixels.
+
+    Returns
+    -------
+    FeatureSet
+        `size`² features, the rows of pixels one after another, from 0 (ground) to 1 (ink); 79 classes of 16
+        to 21 examples. Examples are ordered by font, classes as in `GLYPHS`.
+
+    Raises
+    ------
+    InputError
+        Where matplotlib, whose fonts these are, is not installed.
+
+    Examples
+    --------
+    >>> glyphs = load_glyphs()
+    >>> glyphs
+    FeatureSet(1586 examples of 79 classes, 576 features, float32)
+    >>> glyphs.of_class("g").reshape(-1, 24, 24).shape
+    (21, 24, 24)
+    """
+    pixels = as_whole_number(size, "size", _SMALLEST)
+    images, labels = [], []
+    for path, characters in _fonts():
+        for character, image in _render_font(path, characters, pixels):
+            images.append(image.ravel())
+            labels.append(GLYPHS.index(character))
+    return FeatureSet(np.stack(images), labels, tuple(GLYPHS))
+
+
+def glyph_split() -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Give a fixed split of the characters.
+
+    Returns
+    -------
+    base : tuple of str
+        51 characters.
+    novel : tuple of str
+        28 characters: letters, digits and signs.
+
+    Examples
+    --------
+    >>> base, novel = glyph_split()
+    >>> len(base), len(novel), "".join(novel)
+    (51, 28, 'ADGKMRSWYbefgkqt358&#?*+)]<§')
+    """
+    return tuple(character for character in GLYPHS if character not in _NOVEL), tuple(_NOVEL)
+
+
+def _fonts() -> Iterator[tuple[Path, str]]:
+    folder = _font_folder()
+    allowed = dict.fromkeys(_UNICODE_FONTS, GLYPHS) | _TEX_FONTS
+    for name, characters in allowed.items():
+        path = folder / f"{name}.ttf"
+        if not path.is_file():
+            raise InputError(f"matplotlib's font {path} is missing; install again: pip install cpaan[report]")
+        yield path, "".join(character for character in GLYPHS if character in characters)
+
+
+def _font_folder() -> Path:
+    # Found, not imported: matplotlib takes a second to import, and only its files are needed.
+    found = importlib.util.find_spec("matplotlib")
+    if found is None or not found.submodule_search_locations:
+        raise InputError("glyphs are drawn in the fonts of matplotlib; install it: pip install cpaan[report]")
+    return Path(found.submodule_search_locations[0]) / "mpl-data" / "fonts" / "ttf"
+
+
+def _open_font(path: Path, size: float) -> ImageFont.FreeTypeFont:
+    # The basic layout is in every build of Pillow; the other one needs a library that may be missing.
+    return ImageFont.truetype(str(path), size, layout_engine=ImageFont.Layout.BASIC)
+
+
+def _render_font(path: Path, characters: str, size: int) -> Iterator[tuple[str, npt.NDArray[np.float32]]]:
+    measuring = _open_font(path, _MEASURING_SIZE)
+    missing = measuring.getmask(_NONCHARACTER)
+    present = [glyph for glyph in characters if not _is_missing(measuring.getmask(glyph), missing)]
+    boxes = np.array([measuring.getbbox(character, anchor="ls") for character in present])
+    top, bottom = boxes[:, 1].min(), boxes[:, 3].max()
+    widest = (boxes[:, 2] - boxes[:, 0]).max()
+    scale = (size - 2 * _MARGIN) * _OVERSAMPLING / max(bottom - top, widest)
+    baseline = size * _OVERSAMPLING / 2 - scale * (top + bottom) / 2
+    font = _open_font(path, scale * _MEASURING_SIZE)
+    for character in present:
+        yield character, _draw(font, character, size, round(baseline))
+
+
+def _is_missing(drawn: Any, missing: Any) -> bool:
+    """Tell whether a font drew nothing, or its sign for a character that it lacks."""
+    # Sizes are compared first: reading pixels out of Pillow's masks is slow.
+    return drawn.getbbox() is None or (drawn.size == missing.size and bytes(drawn) == bytes(missing))
+
+
+def _draw(font: ImageFont.FreeTypeFont, character: str, size: int, baseline: int) -> npt.NDArray[np.float32]:
+    canvas = Image.new("L", (size * _OVERSAMPLING, size * _OVERSAMPLING))
+    left, _, right, _ = font.getbbox(character, anchor="ls")
+    start = round((canvas.width - left - right) / 2)
+    ImageDraw.Draw(canvas).text((start, baseline), character, font=font, fill=255, anchor="ls")
+    blocks = np.asarray(canvas, dtype=np.float32).reshape(size, _OVERSAMPLING, size, _OVERSAMPLING)
+    image: npt.NDArray[np.float32] = blocks.mean(axis=(1, 3)) / np.float32(255)
+    return image
