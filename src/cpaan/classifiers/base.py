@@ -1,0 +1,133 @@
+"""What all classifiers share: reading the data, and the answers that follow from one score per class."""
+
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.utils.extmath import softmax
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
+
+from cpaan.data.containers import container_of, tensor_to_numpy
+from cpaan.errors import InputError
+
+FloatArray: TypeAlias = npt.NDArray[np.float64]
+IntegerArray: TypeAlias = npt.NDArray[np.intp]
+
+_TWO_CLASSES = 2
+
+
+class ScoreClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[no-untyped-call]
+    """Classifier that gives each class a score and chooses the class with the highest one.
+
+    A subclass writes `fit`, which begins with `_read_training_data`, and `_score`.
+
+    Attributes
+    ----------
+    classes_ : ndarray of shape (n_classes,)
+        The labels, sorted.
+    n_features_in_ : int
+        Number of features.
+    """
+
+    classes_: npt.NDArray[Any]
+    n_features_in_: int
+
+    def _score(self, X: FloatArray) -> FloatArray:
+        """Score examples that are already checked, n × classes."""
+        raise NotImplementedError
+
+    def scores(self, X: Any) -> FloatArray:
+        """Score every class.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, D)
+            Examples.
+
+        Returns
+        -------
+        ndarray of shape (n, n_classes)
+            One column for each of `classes_`, also where these are only two.
+        """
+        check_is_fitted(self)  # type: ignore[no-untyped-call]
+        features = validate_data(self, _without_torch(X), dtype=np.float64, reset=False)  # type: ignore[no-untyped-call]
+        return self._score(features)
+
+    def decision_function(self, X: Any) -> FloatArray:
+        """Score every class, following scikit-learn's convention for two classes.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, D)
+            Examples.
+
+        Returns
+        -------
+        ndarray of shape (n, n_classes), or (n,) for two classes
+            The scores; for two classes the second minus the first, above zero where the second is chosen.
+        """
+        scores = self.scores(X)
+        return scores[:, 1] - scores[:, 0] if scores.shape[1] == _TWO_CLASSES else scores
+
+    def predict_proba(self, X: Any) -> FloatArray:
+        """Give the probability of each class: the softmax of the scores.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, D)
+            Examples.
+
+        Returns
+        -------
+        ndarray of shape (n, n_classes)
+            Rows sum to one.
+        """
+        probabilities: FloatArray = softmax(self.scores(X), copy=False)  # type: ignore[no-untyped-call]
+        return probabilities
+
+    def predict(self, X: Any) -> npt.NDArray[Any]:
+        """Choose the class with the highest score.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, D)
+            Examples.
+
+        Returns
+        -------
+        ndarray of shape (n,)
+            Labels; among equal scores, the first of `classes_`.
+        """
+        chosen = self.scores(X).argmax(axis=1)
+        labels: npt.NDArray[Any] = self.classes_[chosen]
+        return labels
+
+    def _read_training_data(
+        self, X: Any, y: Any, sample_weight: Any
+    ) -> tuple[FloatArray, IntegerArray, FloatArray]:
+        """Check what was given to `fit` and set `classes_`.
+
+        Returns features, indices into `classes_`, and positive weights. An example of weight zero is left out
+        altogether, with its class if that has no other, so that weighting is the same as repeating.
+        """
+        features, labels = validate_data(  # type: ignore[no-untyped-call]
+            self, _without_torch(X), _without_torch(y), dtype=np.float64
+        )
+        check_classification_targets(labels)  # type: ignore[no-untyped-call]
+        weights = _check_sample_weight(  # type: ignore[no-untyped-call]
+            _without_torch(sample_weight), features, dtype=np.float64, ensure_non_negative=True
+        )
+        counts = weights > 0
+        if not counts.any():  # scikit-learn itself says so since 1.8
+            raise InputError("sample_weight is zero for every example; give at least one a positive weight")
+        if not counts.all():
+            features, labels, weights = features[counts], labels[counts], weights[counts]
+        self.classes_, targets = np.unique(labels, return_inverse=True)
+        return features, targets, weights
+
+
+def _without_torch(values: Any) -> Any:
+    """Bring tensors to NumPy, also those on a device or with a gradient, which scikit-learn cannot read."""
+    return tensor_to_numpy(values) if container_of(values) == "torch" else values
