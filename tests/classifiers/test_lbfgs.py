@@ -17,9 +17,7 @@ def test_a_curved_valley_is_followed_to_its_end() -> None:
     found = minimize(rosenbrock, start, max_iterations=500, tolerance=1e-8)
     assert found.converged
     np.testing.assert_allclose(found.point, 1.0, rtol=1e-6)
-    reference = scipy_minimize(  # type: ignore[no-untyped-call]
-        lambda x: rosenbrock(x)[0], np.zeros(6), method="L-BFGS-B"
-    )
+    reference = scipy_minimize(lambda x: rosenbrock(x)[0], np.zeros(6), method="L-BFGS-B")
     assert found.value <= reference.fun
     assert not start.any()
 

@@ -35,15 +35,13 @@ def objective(
 @pytest.mark.parametrize("weight_decay", [1e-1, 1e-3])
 @pytest.mark.parametrize(("n", "n_features"), [(150, 12), (40, 90)], ids=["tall", "wide"])
 @pytest.mark.parametrize("n_classes", [2, 6])
-def test_probabilities_against_scikit_learn(
-    weight_decay: float, n: int, n_features: int, n_classes: int
-) -> None:
+def test_probabilities_against_scikit_learn(weight_decay: float, n: int, n_features: int, n_classes: int) -> None:
     X, y = blobs(n_classes, n, n_features)
     queries = X + np.random.default_rng(2).normal(size=X.shape)
     weights = np.random.default_rng(3).uniform(0.2, 3.0, n)
     # Two classes: scikit-learn penalises one vector w = W_1 − W_0, for which ‖W‖² = ‖w‖² / 2 at the optimum.
     inverse = (2 if n_classes == 2 else 1) / (weights.sum() * weight_decay)
-    reference: Any = LogisticRegression(C=inverse, tol=1e-10, solver="newton-cholesky")  # type: ignore[no-untyped-call]
+    reference: Any = LogisticRegression(C=inverse, tol=1e-10, solver="newton-cholesky")
     expected = reference.fit(X, y, sample_weight=weights)
     found = LinearClassifier(weight_decay=weight_decay).fit(X, y, sample_weight=weights)
     np.testing.assert_allclose(found.predict_proba(queries), expected.predict_proba(queries), atol=1e-3)

@@ -29,7 +29,7 @@ def test_prototypes_and_scores_against_loops() -> None:
 def test_predictions_against_scikit_learn() -> None:
     X, y, _ = random_data()
     queries = np.random.default_rng(4).normal(size=(200, 6))
-    expected = NearestCentroid().fit(X, y).predict(queries)  # type: ignore[no-untyped-call]
+    expected = NearestCentroid().fit(X, y).predict(queries)
     np.testing.assert_array_equal(NearestPrototype().fit(X, y).predict(queries), expected)
 
 

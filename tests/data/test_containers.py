@@ -94,9 +94,7 @@ def test_wrong_features_are_refused(wrong: Any, message: str) -> None:
 def test_rows_that_are_not_finite_are_named() -> None:
     features = np.zeros((40, 2))
     features[[3, 17, 20, 21, 22, 39], 1] = [np.nan, np.inf, -np.inf, np.nan, np.nan, np.nan]
-    with pytest.raises(
-        InputError, match="table is NaN or infinite in rows 3, 17, 20 and 3 more; remove or impute"
-    ):
+    with pytest.raises(InputError, match="table is NaN or infinite in rows 3, 17, 20 and 3 more; remove or impute"):
         as_features(features, name="table")
 
 
@@ -113,9 +111,7 @@ def test_features_go_back_into_the_container_they_came_in(like: Any) -> None:
     if isinstance(like, torch.Tensor):
         assert restored.dtype == like.dtype
     if isinstance(like, pd.DataFrame):
-        assert all(
-            new == old for new, old in zip(restored.dtypes, like.dtypes, strict=True) if old.kind == "f"
-        )
+        assert all(new == old for new, old in zip(restored.dtypes, like.dtypes, strict=True) if old.kind == "f")
 
 
 def test_integers_go_back_as_float32() -> None:

@@ -53,10 +53,7 @@ def test_glyphs_are_centred_and_share_a_baseline(glyphs: FeatureSet) -> None:
 
 
 def test_size_carries_information(glyphs: FeatureSet) -> None:
-    heights = {
-        name: (glyphs.of_class(name).reshape(-1, 24, 24) > 0.25).any(axis=2).sum(axis=1)
-        for name in ("H", "n")
-    }
+    heights = {name: (glyphs.of_class(name).reshape(-1, 24, 24) > 0.25).any(axis=2).sum(axis=1) for name in ("H", "n")}
     assert np.all(heights["n"] < 0.85 * heights["H"])
 
 

@@ -18,9 +18,7 @@ def test_mean_pairwise_distance_against_scipy(most_entries: int, monkeypatch: py
     assert mean_pairwise_distance(X + 1e4) == pytest.approx(expected, rel=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("rows", "entries", "most"), [(10, 3, 7), (10, 3, 1), (1, 1, 1), (6, 2, 4), (5, 9, 1000)]
-)
+@pytest.mark.parametrize(("rows", "entries", "most"), [(10, 3, 7), (10, 3, 1), (1, 1, 1), (6, 2, 4), (5, 9, 1000)])
 def test_blocks_cover_all_rows_once_within_the_limit(rows: int, entries: int, most: int) -> None:
     blocks = list(row_blocks.row_blocks(rows, entries, most))
     assert [row for block in blocks for row in range(rows)[block]] == list(range(rows))

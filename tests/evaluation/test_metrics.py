@@ -104,9 +104,7 @@ def test_wrong_labels_are_named(classes: Any, truth: Any, space: Any, message: s
 
 def test_harmonic_mean() -> None:
     assert harmonic_mean(0.0, 0.0) == harmonic_mean(0.0, 80.0) == 0.0
-    assert (
-        harmonic_mean(30.0, 60.0) == harmonic_mean(60.0, 30.0) == pytest.approx(1 / ((1 / 30 + 1 / 60) / 2))
-    )
+    assert harmonic_mean(30.0, 60.0) == harmonic_mean(60.0, 30.0) == pytest.approx(1 / ((1 / 30 + 1 / 60) / 2))
     assert np.isnan(harmonic_mean(np.nan, 50.0))
     with pytest.raises(InputError, match="negative"):
         harmonic_mean(-1.0, 50.0)

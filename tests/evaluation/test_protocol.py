@@ -36,7 +36,7 @@ def loop_percent(scores: FloatArray, truth: Any, space: Any, k: int) -> float:
 
 @pytest.mark.parametrize(
     "classifier",
-    [NearestPrototype(), LinearClassifier(), GaussianNB()],  # type: ignore[no-untyped-call]
+    [NearestPrototype(), LinearClassifier(), GaussianNB()],
 )
 def test_scores_against_loops(classifier: Any) -> None:
     classifier.fit(*data(1))
@@ -49,9 +49,7 @@ def test_scores_against_loops(classifier: Any) -> None:
         assert found.glsl_base[k] == pytest.approx(loop_percent(scores[~novel], y[~novel], NAMES, k))
         assert found.glsl_novel[k] == pytest.approx(loop_percent(scores[novel], y[novel], NAMES, k))
         base_share = (~novel).mean()
-        assert found.glsl[k] == pytest.approx(
-            base_share * found.glsl_base[k] + (1 - base_share) * found.glsl_novel[k]
-        )
+        assert found.glsl[k] == pytest.approx(base_share * found.glsl_base[k] + (1 - base_share) * found.glsl_novel[k])
         assert found.lsl[k] >= found.glsl_novel[k]
     assert found.lsl[5] == 100.0  # there are three novel classes
     assert found.glsl[1] < found.glsl[5] < 100.0
@@ -96,8 +94,8 @@ def test_without_base_examples_their_part_is_not_a_number() -> None:
     [
         NearestPrototype(),
         LinearClassifier(),
-        RidgeClassifier(),  # type: ignore[no-untyped-call]
-        KNeighborsClassifier(n_neighbors=3),  # type: ignore[no-untyped-call]
+        RidgeClassifier(),
+        KNeighborsClassifier(n_neighbors=3),
     ],
 )
 def test_two_classes_have_two_columns(classifier: Any) -> None:
@@ -122,6 +120,6 @@ def test_wrong_inputs_are_named() -> None:
         evaluate_low_shot(classifier, X, ["unheard of", *y[1:]], NOVEL)
     with pytest.raises(InputError, match="no decision_function and no predict_proba"):
         class_scores(object(), X)
-    one_against_one: Any = SVC(decision_function_shape="ovo")  # type: ignore[no-untyped-call]
+    one_against_one: Any = SVC(decision_function_shape="ovo")
     with pytest.raises(InputError, match="36 scores for 9 classes"):
         class_scores(one_against_one.fit(X, y), X)

@@ -18,7 +18,7 @@ IntegerArray: TypeAlias = npt.NDArray[np.intp]
 _TWO_CLASSES = 2
 
 
-class ScoreClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[no-untyped-call]
+class ScoreClassifier(ClassifierMixin, BaseEstimator):
     """Classifier that gives each class a score and chooses the class with the highest one.
 
     A subclass writes `fit`, which begins with `_read_training_data`, and `_score`.
@@ -51,8 +51,8 @@ class ScoreClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[no-untype
         ndarray of shape (n, n_classes)
             One column for each of `classes_`, also where these are only two.
         """
-        check_is_fitted(self)  # type: ignore[no-untyped-call]
-        features = validate_data(self, _without_torch(X), dtype=np.float64, reset=False)  # type: ignore[no-untyped-call]
+        check_is_fitted(self)
+        features = validate_data(self, _without_torch(X), dtype=np.float64, reset=False)
         return self._score(features)
 
     def decision_function(self, X: Any) -> FloatArray:
@@ -84,7 +84,7 @@ class ScoreClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[no-untype
         ndarray of shape (n, n_classes)
             Rows sum to one.
         """
-        probabilities: FloatArray = softmax(self.scores(X), copy=False)  # type: ignore[no-untyped-call]
+        probabilities: FloatArray = softmax(self.scores(X), copy=False)
         return probabilities
 
     def predict(self, X: Any) -> npt.NDArray[Any]:
@@ -104,19 +104,15 @@ class ScoreClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[no-untype
         labels: npt.NDArray[Any] = self.classes_[chosen]
         return labels
 
-    def _read_training_data(
-        self, X: Any, y: Any, sample_weight: Any
-    ) -> tuple[FloatArray, IntegerArray, FloatArray]:
+    def _read_training_data(self, X: Any, y: Any, sample_weight: Any) -> tuple[FloatArray, IntegerArray, FloatArray]:
         """Check what was given to `fit` and set `classes_`.
 
         Returns features, indices into `classes_`, and positive weights. An example of weight zero is left out
         altogether, with its class if that has no other, so that weighting is the same as repeating.
         """
-        features, labels = validate_data(  # type: ignore[no-untyped-call]
-            self, _without_torch(X), _without_torch(y), dtype=np.float64
-        )
-        check_classification_targets(labels)  # type: ignore[no-untyped-call]
-        weights = _check_sample_weight(  # type: ignore[no-untyped-call]
+        features, labels = validate_data(self, _without_torch(X), _without_torch(y), dtype=np.float64)
+        check_classification_targets(labels)
+        weights = _check_sample_weight(
             _without_torch(sample_weight), features, dtype=np.float64, ensure_non_negative=True
         )
         counts = weights > 0

@@ -17,7 +17,7 @@ from cpaan.classifiers.lbfgs import Objective, minimize
 from cpaan.errors import InputError
 
 
-class LinearClassifier(ScoreClassifier):  # type: ignore[no-untyped-call]
+class LinearClassifier(ScoreClassifier):
     """Multinomial logistic regression with weight decay and a free intercept.
 
     Minimises over W (classes × D) and b, with weights w_i (one by default),
@@ -65,9 +65,7 @@ class LinearClassifier(ScoreClassifier):  # type: ignore[no-untyped-call]
     intercept_: FloatArray
     n_iterations_: int
 
-    def __init__(
-        self, *, weight_decay: float = 1e-3, max_iterations: int = 1000, tolerance: float = 1e-7
-    ) -> None:
+    def __init__(self, *, weight_decay: float = 1e-3, max_iterations: int = 1000, tolerance: float = 1e-7) -> None:
         self.weight_decay = weight_decay
         self.max_iterations = max_iterations
         self.tolerance = tolerance
@@ -160,9 +158,7 @@ def _common_scale(
     return scale if scale > 0 else 1.0
 
 
-def _objective(
-    design: FloatArray, targets: IntegerArray, shares: FloatArray, penalty: FloatArray
-) -> Objective:
+def _objective(design: FloatArray, targets: IntegerArray, shares: FloatArray, penalty: FloatArray) -> Objective:
     rows = np.arange(len(targets))
 
     def objective(parameters: FloatArray) -> tuple[float, FloatArray]:

@@ -11,7 +11,7 @@ import numpy as np
 from cpaan.classifiers.base import FloatArray, IntegerArray, ScoreClassifier
 
 
-class NearestPrototype(ScoreClassifier):  # type: ignore[no-untyped-call]
+class NearestPrototype(ScoreClassifier):
     """Classify by the squared Euclidean distance to the mean of each class.
 
     With weights w_i (one by default),

@@ -59,9 +59,7 @@ class LowShotSplit:
         return self.shots.classes
 
 
-def draw_shots(
-    feature_set: FeatureSet, shots: int, random_state: RandomState = None
-) -> tuple[FeatureSet, FeatureSet]:
+def draw_shots(feature_set: FeatureSet, shots: int, random_state: RandomState = None) -> tuple[FeatureSet, FeatureSet]:
     """Draw a few examples of each class.
 
     The order in which a class's examples are drawn does not depend on how many are drawn, so that shots are

@@ -93,7 +93,6 @@ def _read_pair(first: Any, second: Any, first_name: str, second_name: str) -> tu
     )
     if left.shape[1] != right.shape[1]:
         raise InputError(
-            f"{first_name} has {left.shape[1]} features but {second_name} has {right.shape[1]}; "
-            "they must be the same"
+            f"{first_name} has {left.shape[1]} features but {second_name} has {right.shape[1]}; they must be the same"
         )
     return left, right

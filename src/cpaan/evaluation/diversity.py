@@ -95,8 +95,7 @@ def covariance_distance(X_synthetic: Any, y_synthetic: Any, X_real: Any, y_real:
     synthetic, real = _as_tensor(X_synthetic, "X_synthetic"), _as_tensor(X_real, "X_real")
     if synthetic.shape[1] != real.shape[1]:
         raise InputError(
-            f"X_synthetic has {synthetic.shape[1]} features but X_real has {real.shape[1]}; "
-            "they must be the same"
+            f"X_synthetic has {synthetic.shape[1]} features but X_real has {real.shape[1]}; they must be the same"
         )
     synthetic_groups = _groups(synthetic, y_synthetic, "y_synthetic")
     real_groups = _groups(real, y_real, "y_real")

@@ -103,9 +103,7 @@ def evaluate_low_shot(
         if not rows.any():
             return dict.fromkeys(k, float("nan"))
         chosen = [label for label, wanted in zip(labels, rows, strict=True) if wanted]
-        return {
-            count: 100 * accuracy(table[rows], classifier.classes_, chosen, label_space, count) for count in k
-        }
+        return {count: 100 * accuracy(table[rows], classifier.classes_, chosen, label_space, count) for count in k}
 
     return LowShotScores(
         lsl=percent(is_novel, novel),

@@ -121,9 +121,7 @@ def restore_features(array: npt.NDArray[Any], like: Any) -> Any:
     if container == "other":
         return array.astype(_floating_dtype(np.asarray(like).dtype), copy=False)
     if like.shape[1] != array.shape[1]:
-        raise InputError(
-            f"{array.shape[1]} features do not fit the {like.shape[1]} columns of the data frame"
-        )
+        raise InputError(f"{array.shape[1]} features do not fit the {like.shape[1]} columns of the data frame")
     return _restore_pandas(array, like) if container == "pandas" else _restore_polars(array, like)
 
 
@@ -185,9 +183,7 @@ def _floating_dtype(dtype: np.dtype[Any], name: str = "X") -> np.dtype[Any]:
     if dtype.kind == "O":
         return np.dtype(np.float64)
     if dtype.kind == "c":
-        raise InputError(
-            f"Complex data not supported: {name} is {dtype}; pass real and imaginary parts as columns"
-        )
+        raise InputError(f"Complex data not supported: {name} is {dtype}; pass real and imaginary parts as columns")
     raise InputError(f"{name} holds {dtype}, not numbers; encode it as numbers first")
 
 

@@ -1,0 +1,143 @@
+"""From features to a trained model: scale, lay out, choose a sampler, train, summarise."""
+
+import warnings
+from collections.abc import Callable
+
+import torch
+
+from cpaan.augmenters.model import Model
+from cpaan.augmenters.summary import covariance_factors, summarize
+from cpaan.data.feature_set import FeatureSet
+from cpaan.errors import InputError
+from cpaan.functional.scaling import Scaling, fit_scaling
+from cpaan.nn.networks import Architecture, build_networks
+from cpaan.sampling.bank import ClassBank
+from cpaan.sampling.episodes import DirectSampler, EpisodeSampler, EpisodicSampler, PairPlan
+from cpaan.sampling.neighborhood import make_neighborhood
+from cpaan.sampling.temperature import calibrated_temperature
+from cpaan.training.history import History
+from cpaan.training.recipe import Recipe
+from cpaan.training.step import TrainingStep
+from cpaan.training.trainer import Progress, train
+from cpaan.training.variant import find_variant
+
+FEWEST_TO_META_TRAIN = 4
+
+
+def choose_device(name: str) -> torch.device:
+    """Turn ``"auto"`` or the name of a device into a device that torch can use.
+
+    >>> choose_device("cpu")
+    device(type='cpu')
+    """
+    if name == "auto":
+        if torch.cuda.is_available():
+            return torch.device("cuda")
+        return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
+    try:
+        torch.zeros(1, device=name)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise InputError(f"torch cannot use the device {name!r} here ({reason}); try device='auto'") from error
+    return torch.device(name)
+
+
+def fit_model(
+    base: FeatureSet,
+    novel: FeatureSet | None,
+    *,
+    variant: str,
+    recipe: Recipe,
+    reservoir: int,
+    seed: int,
+    device: torch.device,
+    tell: Callable[[Progress], None] | None = None,
+) -> tuple[Model, History]:
+    """Train on base classes alone, or directly on given base and novel classes.
+
+    Parameters
+    ----------
+    base, novel : FeatureSet
+        With `novel` None, base classes play the novel ones, episode after episode.
+    variant, recipe : what to train, and how
+    reservoir : base examples kept of each class
+    seed : decides every random draw
+    device : where to train
+    tell : called at every logging step
+    """
+    kind = find_variant(variant)
+    scaling = _scaling(base, recipe)
+    bank = _bank(base, scaling, device)
+    factors = covariance_factors(bank, recipe.covariance_rank)
+    temperature = _temperature(bank, recipe)
+    gain = (2 * base.dimension) ** 0.5 / recipe.within_distance if recipe.standardize else 1.0
+    architecture = Architecture(
+        dimension=base.dimension,
+        width=recipe.width,
+        noise_dimension=recipe.noise_dimension,
+        noise_components=recipe.noise_components if kind.mixture_noise else 0,
+        cycle=kind.cycle,
+        residual=recipe.generator == "residual",
+        gain=gain,
+        negative_slope=recipe.negative_slope,
+    )
+    networks = build_networks(architecture, seed).to(device)
+    generator = torch.Generator(device).manual_seed(seed)
+    novel_bank = None if novel is None else _bank(novel, scaling, device)
+    sampler = _sampler(bank, novel_bank, recipe, temperature)
+    history = train(TrainingStep(networks, kind, recipe, factors), sampler, generator, tell)
+    summary = summarize(bank, base.classes, scaling, factors, reservoir, generator)
+    return Model(networks.eval().requires_grad_(False), summary, recipe, variant, temperature), history
+
+
+def _scaling(base: FeatureSet, recipe: Recipe) -> Scaling:
+    features, labels = base.to_torch()
+    return fit_scaling(
+        features.double(),
+        labels,
+        base.n_classes,
+        within_distance=recipe.within_distance,
+        center=recipe.center,
+    )
+
+
+def _bank(feature_set: FeatureSet, scaling: Scaling, device: torch.device) -> ClassBank:
+    features, labels = feature_set.to_torch()
+    # In double precision up to here: features may lie far from the origin or be very large or small.
+    scaled = scaling.apply(features.double()).float()
+    return ClassBank.from_examples(scaled.to(device), labels.to(device), feature_set.n_classes)
+
+
+def _temperature(bank: ClassBank, recipe: Recipe) -> float:
+    # NOTE[paper]: there is no temperature in the paper, so that α depends on the units of the features.
+    if isinstance(recipe.temperature, str):
+        return calibrated_temperature(bank.prototypes, recipe.perplexity)
+    return recipe.temperature
+
+
+def _sampler(base: ClassBank, novel: ClassBank | None, recipe: Recipe, temperature: float) -> EpisodeSampler:
+    neighborhood = make_neighborhood(recipe.neighborhood, temperature=temperature, neighbors=recipe.neighbors)
+    wanted, shots = recipe.novel_per_episode, recipe.shots_per_episode
+    base_examples = recipe.batch_size - wanted * shots
+    if recipe.pairing == "drawn":
+        base_examples = max(1, base_examples // wanted)
+    plan = PairPlan(neighborhood, base_examples, recipe.pairing, recipe.base_draw, recipe.loss_weights)
+    if novel is not None:
+        return DirectSampler(base, novel, plan, min(wanted, novel.n_classes), min(shots, novel.largest))
+    return EpisodicSampler(base, plan, _meta_novel(base.n_classes, wanted), shots)
+
+
+def _meta_novel(n_base: int, wanted: int) -> int:
+    if n_base < FEWEST_TO_META_TRAIN:
+        raise InputError(
+            f"meta-training needs at least {FEWEST_TO_META_TRAIN} base classes, and there "
+            f"{'is' if n_base == 1 else 'are'} {n_base}; train directly on base and novel classes instead: "
+            "CPAAN.fit_direct(X_base, y_base, X_novel, y_novel), or cpaan fit BASE --novel NOVEL"
+        )
+    if wanted > n_base // 2:
+        warnings.warn(
+            f"an episode has {n_base // 2} meta-novel classes instead of {wanted}: at most half of the "
+            f"{n_base} base classes",
+            stacklevel=2,
+        )
+    return min(wanted, n_base // 2)

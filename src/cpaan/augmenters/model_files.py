@@ -1,0 +1,74 @@
+"""A model on disk: `model.safetensors` and `config.json` in a folder; nothing is ever unpickled.
+
+What can be known of it without loading torch.
+"""
+
+import json
+from collections.abc import Hashable
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+
+from cpaan.errors import InputError
+
+FORMAT = "cpaan augmenter"
+FORMAT_VERSION = 1
+TENSORS, CONFIG = "model.safetensors", "config.json"
+
+
+def encode_name(name: Hashable) -> Any:
+    """Turn a class name into what JSON can hold and give back unchanged.
+
+    >>> encode_name(("a", 1))
+    {'tuple': ['a', 1]}
+    """
+    if name is None or isinstance(name, (str, bool, int, float)):
+        return name
+    if isinstance(name, tuple):
+        return {"tuple": [encode_name(part) for part in name]}
+    raise InputError(
+        f"a model with the class name {name!r} cannot be saved: names must be text, numbers, booleans or tuples "
+        "of these"
+    )
+
+
+def decode_name(name: Any) -> Hashable:
+    """Undo `encode_name`.
+
+    >>> decode_name({"tuple": ["a", 1]})
+    ('a', 1)
+    """
+    if isinstance(name, dict):
+        return tuple(decode_name(part) for part in name["tuple"])
+    result: Hashable = name
+    return result
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """Read and check the configuration of a model, without its tensors."""
+    if not folder.is_dir():
+        what = "is a file" if folder.exists() else "does not exist"
+        raise InputError(f"{folder} {what}; a model is a folder with {TENSORS} and {CONFIG}")
+    try:
+        config = json.loads((folder / CONFIG).read_bytes())
+    except OSError as error:
+        raise InputError(f"{folder} is not a model: it has no readable {CONFIG}") from error
+    except ValueError as error:
+        raise InputError(f"{folder / CONFIG} is truncated or damaged: {error}") from error
+    if not isinstance(config, dict) or config.get("format") != FORMAT:
+        raise InputError(f"{folder / CONFIG} is of another kind: it does not describe a {FORMAT}")
+    if config["format_version"] != FORMAT_VERSION:
+        raise InputError(
+            f"{folder} has format version {config['format_version']}, and this cpaan reads {FORMAT_VERSION}"
+        )
+    return config
+
+
+def read_shapes(path: Path) -> dict[str, tuple[int, ...]]:
+    """Read the names and shapes of a model's tensors, and none of their values."""
+    try:
+        with safe_open(path, framework="numpy") as file:
+            return {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
+    except (OSError, SafetensorError) as error:
+        raise InputError(f"{path} is missing, truncated or damaged: {error}") from error

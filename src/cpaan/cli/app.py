@@ -1,0 +1,191 @@
+"""The commands of `cpaan`. Whatever is slow to import is imported by the command that needs it."""
+
+import warnings
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from cpaan.errors import InputError
+
+USAGE_ERROR = 2
+
+
+class Commands(TyperGroup):
+    """A group of commands that turns what was given wrongly into one line and exit code 2."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run a command; an `InputError` is printed without a traceback."""
+        warnings.showwarning = _note
+        try:
+            return super().invoke(ctx)
+        except InputError as error:
+            typer.secho(f"error: {error}", fg="red", err=True)
+            raise typer.Exit(USAGE_ERROR) from error
+
+
+app = typer.Typer(
+    cls=Commands,
+    name="cpaan",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Synthetic features for classes with a handful of examples.",
+)
+
+
+def main() -> None:
+    """Run the command line."""
+    app()
+
+
+def _note(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:
+    typer.secho(f"note: {message}", fg="yellow", err=True)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from cpaan import __version__
+
+        typer.echo(f"cpaan {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Take the options that stand before a command."""
+
+
+@app.command()
+def demo(
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the pictures and the table.")] = Path("demo"),
+    seed: Annotated[int, typer.Option(help="Decides every random draw.")] = 0,
+) -> None:
+    """Show what it does: a spiral, imagined letters, and a table. About two minutes on two cores.
+
+    Example: cpaan demo --out demo
+    """
+    from cpaan.cli.progress import training_bars
+    from cpaan.demo.run import run_demo
+
+    with training_bars() as bars:
+        result = run_demo(out, seed, bars)
+    typer.echo(result.table)
+    typer.echo("\nWritten: " + ", ".join(str(path) for path in result.written))
+
+
+@app.command()
+def fit(
+    base: Annotated[Path, typer.Argument(help="Features of the base classes (.npz); test rows are left out.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the model.")],
+    novel: Annotated[
+        Path | None,
+        typer.Option(help="Features of novel classes: train directly on both, for few base classes."),
+    ] = None,
+    variant: Annotated[str, typer.Option(help="c-gan, ccyc-gan, cdeli-gan or ccov-gan.")] = "ccov-gan",
+    recipe: Annotated[str, typer.Option(help="quick or paper.")] = "quick",
+    episodes: Annotated[int | None, typer.Option(help="Training steps, instead of the recipe's.")] = None,
+    number: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="NAME=VALUE", help="Change any number of the recipe, such as cycle_weight=2."),
+    ] = None,
+    reservoir: Annotated[
+        int, typer.Option(help="Base examples kept per class; 0 keeps Gaussian summaries only.")
+    ] = 100,
+    seed: Annotated[int, typer.Option(help="Decides every random draw.")] = 0,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")] = "auto",
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a model that is there.")] = False,
+) -> None:
+    """Train an augmenter on base classes.
+
+    Example: cpaan fit base.npz -o model --episodes 2000 --set perplexity=8
+    """
+    from cpaan.cli.numbers import parse_numbers
+    from cpaan.cli.outputs import require_model_folder
+    from cpaan.cli.progress import training_bars
+    from cpaan.data.archive import read_bank
+
+    numbers = parse_numbers(number or [])
+    if episodes is not None:
+        numbers["episodes"] = episodes
+    require_model_folder(output, overwrite=overwrite)
+    base_set = read_bank(base).train
+    novel_set = None if novel is None else read_bank(novel).train
+
+    from cpaan.augmenters.cpaan import CPAAN
+
+    with training_bars() as bars:
+        augmenter = CPAAN(
+            variant=variant,
+            recipe=recipe,
+            random_state=seed,
+            reservoir=reservoir,
+            device=device,
+            tell=bars(f"training {variant}"),
+            **numbers,
+        )
+        if novel_set is None:
+            augmenter.fit(base_set.features, base_set.names)
+        else:
+            augmenter.fit_direct(base_set.features, base_set.names, novel_set.features, novel_set.names)
+    augmenter.save(output)
+    typer.echo(f"{output}: {variant}, trained on {base_set.n_classes} base classes of {len(base_set)} examples")
+
+
+@app.command()
+def augment(
+    model: Annotated[Path, typer.Argument(help="Folder of a model.")],
+    novel: Annotated[Path, typer.Argument(help="The few examples of the novel classes (.npz).")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="File for the synthetic examples (.npz).")],
+    per_class: Annotated[
+        int | None,
+        typer.Option(help="Synthetic examples per class; by default up to the average size of a base class."),
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="Another draw than the model's own seed gives.")] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")] = "auto",
+) -> None:
+    """Make synthetic examples of novel classes; the file holds only these.
+
+    Example: cpaan augment model novel.npz -o synthetic.npz --per-class 200
+    """
+    from cpaan.cli.outputs import require_writable_file
+    from cpaan.data.archive import read_bank, write_features
+    from cpaan.data.feature_set import FeatureSet
+
+    require_writable_file(output)
+    shots = read_bank(novel).train
+
+    from cpaan.augmenters.cpaan import CPAAN
+
+    augmenter = CPAAN.load(model, device=device)
+    if seed is not None:
+        augmenter.random_state = seed
+    features, labels = augmenter.augment(shots.features, shots.names, per_class=per_class)
+    if not len(features):
+        raise InputError(
+            "every novel class has as many examples as a base class on average, so there is nothing to make; "
+            "ask for a number with --per-class"
+        )
+    made = FeatureSet(features, labels)
+    write_features(output, made)
+    typer.echo(f"{output}: {len(made)} synthetic examples of {made.n_classes} classes")
+
+
+@app.command()
+def info(path: Annotated[Path, typer.Argument(help="Folder of a model, or a file of features.")]) -> None:
+    """Tell what a model or a file of features holds, and how large it is.
+
+    Example: cpaan info model
+    """
+    from cpaan.cli.describe import describe
+
+    typer.echo(describe(path))
+
+
+if __name__ == "__main__":
+    main()

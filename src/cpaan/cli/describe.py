@@ -1,0 +1,64 @@
+"""What a model or a file of features holds, in words; read without loading torch."""
+
+from pathlib import Path
+
+from cpaan.errors import InputError
+
+
+def describe(path: Path) -> str:
+    """Describe a model's folder or a file of features."""
+    if not path.exists():
+        raise InputError(f"{path} does not exist")
+    lines = _describe_model(path) if path.is_dir() else _describe_features(path)
+    width = max(len(name) for name, _ in lines)
+    return "\n".join(f"{name:<{width}}  {value}" for name, value in lines)
+
+
+def _describe_features(path: Path) -> list[tuple[str, str]]:
+    from cpaan.data.archive import read_bank
+
+    bank = read_bank(path)
+    everything = bank.train if bank.test is None else bank.train.concatenate(bank.test)
+    counts = everything.counts
+    return [
+        (
+            "features",
+            f"{len(everything)} examples × {everything.dimension} dimensions, {everything.features.dtype}",
+        ),
+        ("classes", f"{everything.n_classes}, of {counts.min()} to {counts.max()} examples"),
+        ("test", "none" if bank.test is None else f"{len(bank.test)} of the examples"),
+        ("names", _shortened([str(name) for name in everything.classes])),
+        ("size", _size(path)),
+    ]
+
+
+def _describe_model(path: Path) -> list[tuple[str, str]]:
+    from cpaan.augmenters.model_files import TENSORS, decode_name, read_config, read_shapes
+
+    config = read_config(path)
+    shapes = read_shapes(path / TENSORS)
+    numbers, names = config["numbers"], [str(decode_name(name)) for name in config["classes"]]
+    kept = shapes.get("reservoir.deviations", (0,))[0]
+    _, rank, dimension = shapes["base.factors"]
+    changed = {k: v for k, v in config["parameters"].items() if k in numbers and v is not None}
+    recipe = config["parameters"]["recipe"] + "".join(f", {k}={v}" for k, v in changed.items())
+    return [
+        ("model", f"{config['variant']}, {numbers['generator']} generator, {numbers['episodes']} episodes"),
+        ("recipe", recipe),
+        ("features", f"{dimension} dimensions"),
+        ("base", f"{len(names)} classes: prototypes, covariances of rank {rank}"),
+        ("reservoir", f"{kept} base examples" if kept else "none: Gaussian summaries only"),
+        ("neighborhood", f"{numbers['neighborhood']}, temperature {config['temperature']:.4g}"),
+        ("names", _shortened(names)),
+        ("size", _size(path)),
+    ]
+
+
+def _shortened(names: list[str], most: int = 8) -> str:
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
+
+
+def _size(path: Path) -> str:
+    files = [path] if path.is_file() else [file for file in path.iterdir() if file.is_file()]
+    total = sum(file.stat().st_size for file in files)
+    return f"{total / 1e6:.2f} MB"

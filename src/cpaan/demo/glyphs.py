@@ -1,0 +1,100 @@
+"""The glyph part of the demonstration: imagined letters, and what they are worth to a classifier."""
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from cpaan.augmenters.cpaan import CPAAN
+from cpaan.classifiers.linear import LinearClassifier
+from cpaan.data.feature_set import FeatureSet
+from cpaan.data.glyphs import glyph_split, load_glyphs
+from cpaan.data.split import draw_shots
+from cpaan.evaluation.diversity import covariance_distance, diversity
+from cpaan.evaluation.protocol import evaluate_low_shot
+from cpaan.training.trainer import Progress
+
+VARIANTS = ("c-gan", "ccov-gan")
+SHOTS = (1, 5)
+TRIALS = 5
+TRAINING_FONTS = 12  # of each base character; the other fonts are for testing
+SHOWN, IMAGINED = "ARSgke5&", 6
+
+
+@dataclass(frozen=True)
+class GlyphTask:
+    """Base characters in training and test fonts, and novel characters."""
+
+    base: FeatureSet
+    base_test: FeatureSet
+    novel: FeatureSet
+
+
+def glyph_task(seed: int) -> GlyphTask:
+    """Split the glyphs into base and novel characters, and base characters into fonts."""
+    glyphs = load_glyphs()
+    base, novel = glyph_split()
+    training, test = draw_shots(glyphs.select(base), TRAINING_FONTS, seed)
+    return GlyphTask(training, test, glyphs.select(novel))
+
+
+def fit_glyphs(task: GlyphTask, seed: int, bars: Callable[[str], Callable[[Progress], None]]) -> dict[str, CPAAN]:
+    """Meta-train the shown variants on the base characters."""
+    return {
+        variant: CPAAN(variant=variant, random_state=seed, tell=bars(f"glyphs, {variant}")).fit(
+            task.base.features, task.base.names
+        )
+        for variant in VARIANTS
+    }
+
+
+def imagined(task: GlyphTask, augmenters: dict[str, CPAAN], seed: int) -> tuple[FeatureSet, dict[str, FeatureSet]]:
+    """Give the one shot of each shown character, and what each variant makes of it."""
+    shots, _ = draw_shots(task.novel.select(SHOWN), 1, seed)
+    made = {}
+    for variant, augmenter in augmenters.items():
+        images, labels = augmenter.augment(shots.features, shots.names, per_class=IMAGINED)
+        made[variant] = FeatureSet(images, labels)
+    return shots, made
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What one method reached: percentages by setting and shots, and how its examples vary."""
+
+    accuracy: dict[tuple[str, int], list[float]]
+    diversity: float
+    covariance_distance: float
+
+
+def measure(task: GlyphTask, augmenter: CPAAN | None, seed: int) -> Figures:
+    """Train the final classifier on base, shots and synthetic examples, for all shots and trials."""
+    accuracy: dict[tuple[str, int], list[float]] = {}
+    spreads: list[tuple[float, float]] = []
+    for shots in SHOTS:
+        for trial in range(TRIALS):
+            known, unseen = draw_shots(task.novel, shots, seed + trial)
+            features = [task.base.features, known.features]
+            labels = [task.base.names, known.names]
+            if augmenter is not None:
+                made, names = augmenter.augment(known.features, known.names)
+                features, labels = [*features, made], [*labels, names]
+                distance = covariance_distance(made, names, task.novel.features, task.novel.names)
+                spreads.append((diversity(made, names), distance))
+            scores = _score(task, unseen, np.concatenate(features), np.concatenate(labels))
+            for setting, percent in scores.items():
+                accuracy.setdefault((setting, shots), []).append(percent)
+    if augmenter is None:
+        return Figures(accuracy, diversity(task.novel.features, task.novel.names), 0.0)
+    spread, distance = np.mean(spreads, axis=0)
+    return Figures(accuracy, float(spread), float(distance))
+
+
+def _score(task: GlyphTask, unseen: FeatureSet, X: Any, y: Any) -> dict[str, float]:
+    classifier = LinearClassifier().fit(X, y)
+    novel: tuple[Hashable, ...] = task.novel.classes
+    X_test = np.concatenate([task.base_test.features, unseen.features])
+    y_test = np.concatenate([task.base_test.names, unseen.names])
+    scores = evaluate_low_shot(classifier, X_test, y_test, novel, k=(1,))
+    return {"LSL": scores.lsl[1], "GLSL": scores.glsl[1]}

@@ -1,0 +1,44 @@
+"""Discriminators: which of the given classes an example is of, or whether it is made up."""
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import leaky_relu, log_softmax
+
+
+class Discriminator(nn.Module):
+    """D(y | x) over the target classes and one more, "fake".
+
+    The logit of a class is the product of the last hidden layer with a learned projection of the class's
+    prototype, so the classes may change from episode to episode and need never have been seen.
+
+    Parameters
+    ----------
+    dimension : feature dimension D
+    width : of both hidden layers
+    gain : features and prototypes are multiplied by it (see `Generator`)
+    negative_slope : of the leaky ReLUs
+
+    >>> discriminator = Discriminator(dimension=2, width=8)
+    >>> log_probabilities = discriminator(torch.zeros(5, 2), torch.zeros(3, 2))
+    >>> log_probabilities.shape, torch.allclose(log_probabilities.exp().sum(-1), torch.ones(5))
+    (torch.Size([5, 4]), True)
+    """
+
+    def __init__(self, dimension: int, width: int, *, gain: float = 1.0, negative_slope: float = 0.1) -> None:
+        super().__init__()
+        self.gain, self.negative_slope = gain, negative_slope
+        self.input = nn.Linear(dimension, width)
+        self.hidden = nn.Linear(width, width)
+        # NOTE[paper]: "prototypes instead of one-hot" as categorical information: the output layer's class
+        # weights are a projection of the prototypes.
+        self.of_prototype = nn.Linear(dimension, width)
+        self.of_fake = nn.Linear(width, 1)
+
+    def forward(self, examples: Tensor, prototypes: Tensor) -> Tensor:
+        """Give log-probabilities of shape (…, classes + 1); the last column is "fake"."""
+        hidden = leaky_relu(self.input(examples * self.gain), self.negative_slope)
+        hidden = leaky_relu(self.hidden(hidden), self.negative_slope)
+        weights = self.of_prototype(prototypes * self.gain)
+        # As in attention: a product of two vectors of unit entries grows with the root of their length.
+        logits = hidden @ weights.mT * weights.shape[-1] ** -0.5
+        return log_softmax(torch.cat([logits, self.of_fake(hidden)], dim=-1), dim=-1)

@@ -1,0 +1,151 @@
+"""One training step: the discriminators' update, then the generators'.
+
+Nothing here looks at a value on the host and every shape is fixed, so the whole step can be captured as one graph.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from cpaan.nn.networks import Networks
+from cpaan.objectives.adversarial import fake_loss, fooling_loss, real_loss
+from cpaan.objectives.covariance import covariance_loss, heaviest_pairs
+from cpaan.objectives.cycle import cycle_loss
+from cpaan.sampling.episodes import Episode
+from cpaan.training.recipe import Recipe
+from cpaan.training.variant import Variant
+
+Losses = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """An episode's table of pairs, ready to broadcast, and its translations in both directions."""
+
+    novel: Tensor  # (N, M, D) shots, one for each pair
+    novel_prototype: Tensor  # (N, 1, D)
+    novel_label: Tensor  # (N, 1)
+    base_prototype: Tensor  # (N or 1, M, D)
+    noise: Tensor | None  # (N, M, Z)
+    to_novel: Tensor  # (N, M, D), G_n(y_n; x_b, y_b)
+    to_base: Tensor | None  # (N, M, D), G_b(y_b; x_n, y_n, z)
+
+
+class TrainingStep:
+    """Updates networks on an episode and tells the loss terms.
+
+    Parameters
+    ----------
+    networks : trained in place
+    variant, recipe : which terms count, and how much
+    base_factors : Tensor of shape (base classes of the bank, r, D)
+        Factors of the base covariances; only looked at where the variant preserves covariance.
+    """
+
+    def __init__(self, networks: Networks, variant: Variant, recipe: Recipe, base_factors: Tensor) -> None:
+        self.networks, self.variant, self.recipe, self.base_factors = networks, variant, recipe, base_factors
+        self.generator_parameters = networks.generator_parameters()
+        self.discriminator_parameters = networks.discriminator_parameters()
+        # A tensor on the device, because a captured graph would keep a number as it was.
+        self.learning_rate = torch.tensor(recipe.learning_rate, device=base_factors.device)
+        betas = (recipe.momentum, 0.999)
+        fused = base_factors.device.type in ("cpu", "cuda")
+        self.discriminator_optimizer, self.generator_optimizer = (
+            torch.optim.Adam(parameters, self.learning_rate, betas, fused=fused, capturable=base_factors.is_cuda)
+            for parameters in (self.discriminator_parameters, self.generator_parameters)
+        )
+
+    def __call__(self, episode: Episode, generator: torch.Generator) -> Losses:
+        """Train on one episode; gives the loss terms, detached."""
+        pairs = self.translate(episode, generator)
+        losses = self.discriminator_losses(episode, pairs)
+        update(self.discriminator_optimizer, sum_of(losses), self.discriminator_parameters)
+        generator_losses = self.generator_losses(episode, pairs)
+        update(self.generator_optimizer, sum_of(self._weighted(generator_losses)), self.generator_parameters)
+        return {name: loss.detach() for name, loss in (losses | generator_losses).items()}
+
+    def translate(self, episode: Episode, generator: torch.Generator) -> Pairs:
+        """Translate every pair of the episode, in both directions where the variant has two."""
+        n, k, _ = episode.novel_examples.shape
+        m = episode.base_labels.shape[1]
+        # Every shot starts as many ways back as the next; base examples are in random order already.
+        novel = episode.novel_examples[:, torch.arange(m, device=episode.weights.device) % k]
+        novel_prototype = episode.novel_prototypes.unsqueeze(1)
+        base_prototype = episode.base_prototypes[episode.base_labels]
+        to_novel = self.networks.novel_generator(episode.base_examples, base_prototype, novel_prototype)
+        noise = to_base = None
+        if self.networks.base_generator is not None and self.networks.noise is not None:
+            # NOTE[paper]: the way back takes the same (y_n, y_b) pairs, with the same weights.
+            noise = self.networks.noise((n, m), generator)
+            to_base = self.networks.base_generator(novel, novel_prototype, base_prototype, noise)
+        label = torch.arange(n, device=novel.device).unsqueeze(1)
+        return Pairs(novel, novel_prototype, label, base_prototype, noise, to_novel, to_base)
+
+    def discriminator_losses(self, episode: Episode, pairs: Pairs) -> Losses:
+        """Give the real and the fake terms of both games, with the translations held fixed."""
+        novel_discriminator = self.networks.novel_discriminator
+        real = novel_discriminator(episode.novel_examples, episode.novel_prototypes)
+        fake = novel_discriminator(pairs.to_novel.detach(), episode.novel_prototypes)
+        losses = {
+            "discriminator_novel_real": real_loss(real, pairs.novel_label),
+            "discriminator_novel_fake": fake_loss(fake, episode.weights),
+        }
+        if self.networks.base_discriminator is not None and pairs.to_base is not None:
+            real = self.networks.base_discriminator(episode.base_examples, episode.base_prototypes)
+            fake = self.networks.base_discriminator(pairs.to_base.detach(), episode.base_prototypes)
+            losses["discriminator_base_real"] = real_loss(real, episode.base_labels)
+            losses["discriminator_base_fake"] = fake_loss(fake, episode.weights)
+        return losses
+
+    def generator_losses(self, episode: Episode, pairs: Pairs) -> Losses:
+        """Give the terms that the generators minimise, each before its λ."""
+        networks, weights = self.networks, episode.weights
+        believed = networks.novel_discriminator(pairs.to_novel, episode.novel_prototypes)
+        losses = {"adversarial_novel": fooling_loss(believed, pairs.novel_label, weights)}
+        if networks.base_generator is not None and networks.base_discriminator is not None:
+            assert pairs.to_base is not None
+            believed = networks.base_discriminator(pairs.to_base, episode.base_prototypes)
+            losses["adversarial_base"] = fooling_loss(believed, episode.base_labels, weights)
+            base_again = networks.base_generator(
+                pairs.to_novel, pairs.novel_prototype, pairs.base_prototype, pairs.noise
+            )
+            novel_again = networks.novel_generator(pairs.to_base, pairs.base_prototype, pairs.novel_prototype)
+            losses["cycle_base"] = cycle_loss(base_again, episode.base_examples, weights)
+            losses["cycle_novel"] = cycle_loss(novel_again, pairs.novel, weights)
+        if self.variant.covariance:
+            losses["covariance"] = self._covariance_loss(episode, pairs)
+        return losses
+
+    def _covariance_loss(self, episode: Episode, pairs: Pairs) -> Tensor:
+        counted = episode.related.gather(1, episode.base_labels.expand(len(episode.related), -1))
+        n_base = len(episode.base_classes)
+        wanted = self.recipe.covariance_pairs
+        if isinstance(wanted, int) and wanted < n_base:
+            weights, classes = heaviest_pairs(episode.class_weights, wanted)
+            factors = self.base_factors[episode.base_classes[classes]]
+        else:
+            weights = episode.class_weights
+            factors = self.base_factors[episode.base_classes].unsqueeze(0)
+        counted = counted.to(pairs.to_novel.dtype)
+        return covariance_loss(pairs.to_novel, counted, factors, weights, self.recipe.ky_fan_rank)
+
+    def _weighted(self, losses: Losses) -> Losses:
+        factors = {
+            "cycle_base": self.recipe.cycle_weight,
+            "cycle_novel": self.recipe.cycle_weight,
+            "covariance": self.recipe.covariance_weight,
+        }
+        return {name: factors.get(name, 1.0) * loss for name, loss in losses.items()}
+
+
+def update(optimizer: torch.optim.Optimizer, loss: Tensor, parameters: list[torch.nn.Parameter]) -> None:
+    """Take one step of these parameters; the other players' gradients are neither wanted nor computed."""
+    optimizer.zero_grad()
+    loss.backward(inputs=parameters)
+    optimizer.step()
+
+
+def sum_of(losses: Losses) -> Tensor:
+    """Add the terms of a loss."""
+    return torch.stack([*losses.values()]).sum()

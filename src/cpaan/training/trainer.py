@@ -1,0 +1,58 @@
+"""The training loop."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from cpaan.sampling.episodes import EpisodeSampler
+from cpaan.training.history import History
+from cpaan.training.step import TrainingStep
+
+LOGGINGS = 100  # logging steps of a run: enough for a curve, few enough not to slow it
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far training is, told at every logging step."""
+
+    episode: int
+    episodes: int
+    losses: dict[str, float]
+
+
+def learning_rate_at(episode: int, initial: float, halve_every: int) -> float:
+    """Give the learning rate of an episode (counted from 0): halved every so often.
+
+    >>> learning_rate_at(0, 1.0, 10), learning_rate_at(9, 1.0, 10), learning_rate_at(20, 1.0, 10)
+    (1.0, 1.0, 0.25)
+    """
+    return float(initial * 0.5 ** (episode // halve_every))
+
+
+def train(
+    step: TrainingStep,
+    sampler: EpisodeSampler,
+    generator: torch.Generator,
+    tell: Callable[[Progress], None] | None = None,
+) -> History:
+    """Train for all episodes of the step's recipe.
+
+    Parameters
+    ----------
+    step : holds the networks, which are trained in place
+    sampler : draws the episodes
+    generator : decides every random draw
+    tell : called at every logging step
+    """
+    recipe = step.recipe
+    history = History()
+    every = max(1, recipe.episodes // LOGGINGS)
+    for episode in range(recipe.episodes):
+        step.learning_rate.fill_(learning_rate_at(episode, recipe.learning_rate, recipe.halve_every))
+        history.add(step(sampler.draw(generator), generator))
+        if (episode + 1) % every == 0 or episode + 1 == recipe.episodes:
+            losses = history.log(episode + 1)
+            if tell is not None:
+                tell(Progress(episode + 1, recipe.episodes, losses))
+    return history

@@ -1,0 +1,44 @@
+import numpy as np
+import pytest
+import torch
+
+from cpaan.functional.covariance import covariance, deviation_factor, truncated_factor
+
+
+def test_covariance_is_the_population_covariance() -> None:
+    x = torch.randn(2, 9, 4, dtype=torch.double)
+    for batch in range(2):
+        np.testing.assert_allclose(covariance(x)[batch], np.cov(x[batch].T, bias=True))
+
+
+def test_weights_are_repetitions() -> None:
+    x = torch.randn(3, 2, dtype=torch.double)
+    repeated = covariance(x[[0, 0, 0, 1, 2, 2]])
+    factor = deviation_factor(x, torch.tensor([3.0, 1.0, 2.0], dtype=torch.double))
+    torch.testing.assert_close(factor.T @ factor, repeated)
+
+
+def test_examples_of_weight_zero_do_not_count() -> None:
+    x = torch.randn(5, 3, dtype=torch.double)
+    factor = deviation_factor(x, torch.tensor([1.0, 1.0, 1.0, 0.0, 0.0], dtype=torch.double))
+    torch.testing.assert_close(factor.T @ factor, covariance(x[:3]))
+
+
+def test_no_weight_at_all_gives_zero_and_a_finite_gradient() -> None:
+    x = torch.randn(5, 3, requires_grad=True)
+    factor = deviation_factor(x, torch.zeros(5))
+    factor.square().sum().backward()
+    assert (factor == 0).all()
+    assert x.grad is not None
+    assert torch.isfinite(x.grad).all()
+
+
+@pytest.mark.parametrize("n", [3, 6, 40])
+@pytest.mark.parametrize("rank", [2, 6, 50])
+def test_truncated_factor_is_the_best_of_its_rank(n: int, rank: int) -> None:
+    x = torch.randn(n, 6, dtype=torch.double)
+    factor = truncated_factor(x, rank)
+    assert factor.shape == (rank, 6)
+    values, vectors = np.linalg.eigh(np.cov(x.numpy().T, bias=True))
+    best = (vectors[:, -rank:] * values[-rank:]) @ vectors[:, -rank:].T
+    np.testing.assert_allclose(factor.T @ factor, best, atol=1e-10)

@@ -1,0 +1,184 @@
+"""One training step: its losses against plain formulas, who is updated, and no waiting for the device."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from cpaan.functional.covariance import covariance
+from cpaan.functional.ky_fan import ky_fan_norm
+from cpaan.nn.networks import Architecture, Networks, build_networks
+from cpaan.sampling.bank import ClassBank
+from cpaan.sampling.episodes import Episode, EpisodicSampler, PairPlan
+from cpaan.sampling.neighborhood import HardNeighborhood, SoftNeighborhood
+from cpaan.training.recipe import QUICK, Recipe
+from cpaan.training.step import TrainingStep
+from cpaan.training.variant import VARIANTS
+
+RECIPE = replace(QUICK, width=16, covariance_pairs=2, ky_fan_rank=3, learning_rate=1e-2)
+
+
+def make_sampler(device: str = "cpu", pairing: str = "drawn", hard: bool = False) -> EpisodicSampler:
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.arange(8).repeat_interleave(12)
+    features = 2 * torch.randn(8, 5, generator=generator)[labels] + torch.randn(96, 5, generator=generator)
+    bank = ClassBank.from_examples(features.to(device), labels.to(device), 8)
+    draw = "uniform" if pairing == "all" else "similarity"
+    neighborhood = HardNeighborhood(2) if hard else SoftNeighborhood(3.0)
+    return EpisodicSampler(bank, PairPlan(neighborhood, 10, pairing, draw, "normalized"), 3, 2)
+
+
+def make_step(variant: str, sampler: EpisodicSampler, recipe: Recipe = RECIPE) -> TrainingStep:
+    kind = VARIANTS[variant]
+    shape = Architecture(
+        dimension=5,
+        width=recipe.width,
+        noise_dimension=4,
+        noise_components=3 if kind.mixture_noise else 0,
+        cycle=kind.cycle,
+        residual=False,
+        gain=1.0,
+        negative_slope=0.1,
+    )
+    bank = sampler.base
+    factors = torch.stack([x - x.mean(0) for x in map(bank.of_class, range(8))]) / 12**0.5
+    return TrainingStep(build_networks(shape, 0).to(bank.features.device), kind, recipe, factors)
+
+
+def slow_losses(networks: Networks, episode: Episode, noise: Tensor, pairs: int, m: int) -> dict[str, float]:
+    """The printed objectives, pair by pair, each example on its own."""
+    assert networks.base_generator is not None
+    assert networks.base_discriminator is not None
+    n_novel, n_shots, _ = episode.novel_examples.shape
+    n_pairs = episode.weights.shape[1]
+    terms = dict.fromkeys(("real", "fake", "fool", "base_fake", "base_fool", "cycle_base", "cycle_novel"), 0.0)
+    covariances = 0.0
+    for n in range(n_novel):
+        l_n = episode.novel_prototypes[n]
+        for k in range(n_shots):
+            score = networks.novel_discriminator(episode.novel_examples[n, k], episode.novel_prototypes)
+            terms["real"] -= float(score[n]) / (n_novel * n_shots)
+        made, kept = [], []
+        for j in range(n_pairs):
+            row = n if len(episode.base_examples) > 1 else 0
+            x_b, b = episode.base_examples[row, j], int(episode.base_labels[row, j])
+            l_b, x_n = episode.base_prototypes[b], episode.novel_examples[n, j % n_shots]
+            weight = float(episode.weights[n, j]) / (n_novel * n_pairs)
+            to_novel = networks.novel_generator(x_b, l_b, l_n)
+            to_base = networks.base_generator(x_n, l_n, l_b, noise[n, j])
+            score = networks.novel_discriminator(to_novel, episode.novel_prototypes)
+            back = networks.base_discriminator(to_base, episode.base_prototypes)
+            terms["fake"] -= weight * float(score[-1])
+            terms["fool"] -= weight * float(score[n])
+            terms["base_fake"] -= weight * float(back[-1])
+            terms["base_fool"] -= weight * float(back[b])
+            again = networks.base_generator(to_novel, l_n, l_b, noise[n, j])
+            terms["cycle_base"] += weight * float((again - x_b).square().sum())
+            again = networks.novel_generator(to_base, l_b, l_n)
+            terms["cycle_novel"] += weight * float((again - x_n).square().sum())
+            made.append(to_novel)
+            kept.append(bool(episode.related[n, b]))
+        sigma_g = covariance(torch.stack([x for x, keep in zip(made, kept, strict=True) if keep]))
+        heaviest = episode.class_weights[n].argsort(descending=True)[:pairs]
+        shares = episode.class_weights[n, heaviest] / episode.class_weights[n, heaviest].sum()
+        for share, b in zip(shares, heaviest, strict=True):
+            factor = FACTORS[int(episode.base_classes[b])]
+            difference = factor.T @ factor - sigma_g
+            covariances += float(share * ky_fan_norm(difference, m, "exact")) / n_novel
+    return terms | {"covariance": covariances}
+
+
+FACTORS: Tensor = torch.empty(0)
+
+
+@pytest.mark.parametrize("pairing", ["drawn", "all"])
+@pytest.mark.parametrize("hard", [False, True])
+@torch.no_grad()
+def test_losses_are_the_printed_ones(pairing: str, hard: bool) -> None:
+    global FACTORS  # noqa: PLW0603
+    sampler = make_sampler(pairing=pairing, hard=hard)
+    step = make_step("ccov-gan", sampler)
+    FACTORS = step.base_factors
+    episode = sampler.draw(torch.Generator().manual_seed(3))
+    translated = step.translate(episode, torch.Generator().manual_seed(4))
+    found = step.discriminator_losses(episode, translated) | step.generator_losses(episode, translated)
+    assert translated.noise is not None
+    slow = slow_losses(step.networks, episode, translated.noise, pairs=2, m=3)
+    names = {
+        "discriminator_novel_real": "real",
+        "discriminator_novel_fake": "fake",
+        "discriminator_base_fake": "base_fake",
+        "adversarial_novel": "fool",
+        "adversarial_base": "base_fool",
+        "cycle_base": "cycle_base",
+        "cycle_novel": "cycle_novel",
+        "covariance": "covariance",
+    }
+    for name, printed in names.items():
+        assert found[name].item() == pytest.approx(slow[printed], rel=1e-3), name
+
+
+def test_each_variant_has_its_own_terms() -> None:
+    sampler = make_sampler()
+    generator = torch.Generator().manual_seed(0)
+    terms = {v: set(make_step(v, sampler)(sampler.draw(generator), generator)) for v in VARIANTS}
+    novel = {"discriminator_novel_real", "discriminator_novel_fake", "adversarial_novel"}
+    base = {"discriminator_base_real", "discriminator_base_fake", "adversarial_base"}
+    assert terms["c-gan"] == novel
+    assert terms["ccyc-gan"] == terms["cdeli-gan"] == novel | base | {"cycle_base", "cycle_novel"}
+    assert terms["ccov-gan"] == terms["ccyc-gan"] | {"covariance"}
+
+
+@pytest.mark.parametrize("variant", list(VARIANTS))
+def test_a_step_moves_every_parameter(variant: str) -> None:
+    sampler = make_sampler()
+    step = make_step(variant, sampler)
+    before = {name: value.clone() for name, value in step.networks.named_parameters()}
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(3):
+        step(sampler.draw(generator), generator)
+    still = [name for name, value in step.networks.named_parameters() if torch.equal(value, before[name])]
+    assert still == []
+
+
+def test_the_covariance_term_brings_covariances_together() -> None:
+    """From a nearly collapsed generator: with the term the distance falls, without it it stays."""
+    last = {}
+    for weight in (0.0, 100.0):
+        sampler = make_sampler()
+        step = make_step("ccov-gan", sampler, replace(RECIPE, covariance_weight=weight, cycle_weight=0.0))
+        for parameter in step.networks.novel_generator.parameters():
+            parameter.data.mul_(0.1)
+        generator = torch.Generator().manual_seed(0)
+        losses = [float(step(sampler.draw(generator), generator)["covariance"]) for _ in range(200)]
+        last[weight] = sum(losses[-50:]) / 50
+    assert last[100.0] < 0.75 * last[0.0]
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("variant", list(VARIANTS))
+def test_a_step_never_waits_for_the_device(variant: str) -> None:
+    sampler = make_sampler("cuda")
+    step = make_step(variant, sampler)
+    generator = torch.Generator("cuda").manual_seed(0)
+    for _ in range(2):  # libraries are set up at the first use
+        step(sampler.draw(generator), generator)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        step(sampler.draw(generator), generator)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_losses_on_the_gpu_are_those_on_the_cpu() -> None:
+    sampler = make_sampler()
+    step, other = make_step("ccov-gan", sampler), make_step("ccov-gan", make_sampler("cuda"))
+    episode = sampler.draw(torch.Generator().manual_seed(3))
+    pairs = step.translate(episode, torch.Generator().manual_seed(4))
+    moved = Episode(**{name: value.cuda() for name, value in vars(episode).items()})
+    moved_pairs = type(pairs)(**{name: value.cuda() for name, value in vars(pairs).items()})
+    here, there = step.generator_losses(episode, pairs), other.generator_losses(moved, moved_pairs)
+    for name in here:
+        assert there[name].item() == pytest.approx(here[name].item(), rel=1e-3), name
