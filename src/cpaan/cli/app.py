@@ -109,10 +109,14 @@ def fit(
     from cpaan.cli.outputs import require_model_folder
     from cpaan.cli.progress import training_bars
     from cpaan.data.archive import read_bank
+    from cpaan.training.recipe import make_recipe
+    from cpaan.training.variant import find_variant
 
     numbers = parse_numbers(number or [])
     if episodes is not None:
         numbers["episodes"] = episodes
+    find_variant(variant)
+    make_recipe(recipe, **numbers)
     require_model_folder(output, overwrite=overwrite)
     base_set = read_bank(base).train
     novel_set = None if novel is None else read_bank(novel).train

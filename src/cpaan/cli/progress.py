@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bars
 
 if TYPE_CHECKING:
@@ -20,11 +20,10 @@ def training_bars() -> Iterator[Callable[[str], Tell]]:
     """Give a function that opens a bar of a given title and gives what is to be told to it."""
     columns = (
         TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
+        BarColumn(bar_width=20),
+        TaskProgressColumn(),
         TextColumn("{task.fields[losses]}"),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
+        TimeRemainingColumn(elapsed_when_finished=True),
     )
     with Bars(*columns, console=Console(stderr=True)) as bars:
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from cpaan.data.spiral import make_spiral
 from cpaan.demo.glyphs import (
@@ -24,7 +25,9 @@ from cpaan.reporting.glyphs import glyph_figure
 from cpaan.reporting.spiral import spiral_figure
 from cpaan.reporting.table import csv_table, markdown_table
 from cpaan.training.trainer import Progress
+from cpaan.training.variant import VARIANTS
 
+Shown = TypeVar("Shown")
 Bars = Callable[[str], Callable[[Progress], None]]
 
 
@@ -49,16 +52,21 @@ def run_demo(folder: Path, seed: int, bars: Bars) -> DemoResult:
     task = glyph_task(seed)
     augmenters = fit_glyphs(task, seed, bars)
     shots, made = imagined(task, augmenters, seed)
-    glyphs = write_figure(glyph_figure(shots, made, SHOWN, IMAGINED), folder / "glyphs.png")
+    glyphs = write_figure(glyph_figure(shots, titled(made), SHOWN, IMAGINED), folder / "glyphs.png")
     figures = {"no augmentation": measure(task, None, seed)}
-    figures |= {variant: measure(task, augmenter, seed) for variant, augmenter in augmenters.items()}
+    figures |= titled({variant: measure(task, augmenter, seed) for variant, augmenter in augmenters.items()})
     header, rows = table_rows(figures)
     table = _table_text(header, rows)
     (folder / "table.md").write_text(table + "\n", encoding="utf-8")
     (folder / "table.csv").write_text(csv_table(header, rows), encoding="utf-8")
     split = make_spiral(random_state=seed)
-    spiral = write_figure(spiral_figure(split, spiral_panels(split, seed, bars)), folder / "spiral.png")
+    spiral = write_figure(spiral_figure(split, titled(spiral_panels(split, seed, bars))), folder / "spiral.png")
     return DemoResult(table, [spiral, glyphs, folder / "table.md", folder / "table.csv"])
+
+
+def titled(by_variant: dict[str, Shown]) -> dict[str, Shown]:
+    """Name what belongs to variants as the paper writes them."""
+    return {VARIANTS[variant].title: shown for variant, shown in by_variant.items()}
 
 
 def table_rows(figures: dict[str, Figures]) -> tuple[list[str], list[list[str]]]:

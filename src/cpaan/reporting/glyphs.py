@@ -20,11 +20,11 @@ def glyph_figure(shots: FeatureSet, made: Mapping[str, FeatureSet], characters: 
     characters : which to show, in this order
     number : synthetic images of each generator
     """
-    figure = new_figure(1.1 + 0.62 * number * len(made), 0.62 * len(characters) + 0.6)
+    figure = new_figure(0.62 * (2 + number * len(made)), 0.62 * len(characters) + 0.6)
     panels = figure.subplots(1, 1 + len(made), width_ratios=[1, *([number] * len(made))], squeeze=False)[0]
     real = [_row(shots.of_class(name), 1) for name in characters]
     panels[0].imshow(np.concatenate(real), cmap="gray_r", vmin=0, vmax=1)
-    panels[0].set_title("the one\nreal example", fontsize=9)
+    panels[0].set_title("real", fontsize=9)
     for ax, (name, images) in zip(panels[1:], made.items(), strict=True):
         rows = [_row(images.of_class(character), number) for character in characters]
         ax.imshow(np.concatenate(rows), cmap="gray_r", vmin=0, vmax=1)

@@ -14,18 +14,20 @@ class Variant:
     cycle : there is a way back, with a game and a cycle-consistency term of its own
     mixture_noise : the noise of the way back is a trained Gaussian mixture
     covariance : the covariance of the related base classes is preserved
+    title : how the paper writes its name
     """
 
     cycle: bool = False
     mixture_noise: bool = False
     covariance: bool = False
+    title: str = ""
 
 
 VARIANTS = {
-    "c-gan": Variant(),
-    "ccyc-gan": Variant(cycle=True),
-    "cdeli-gan": Variant(cycle=True, mixture_noise=True),
-    "ccov-gan": Variant(cycle=True, covariance=True),
+    "c-gan": Variant(title="c-GAN"),
+    "ccyc-gan": Variant(title="cCyc-GAN", cycle=True),
+    "cdeli-gan": Variant(title="cDeLi-GAN", cycle=True, mixture_noise=True),
+    "ccov-gan": Variant(title="cCov-GAN", cycle=True, covariance=True),
 }
 
 

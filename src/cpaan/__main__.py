@@ -1,0 +1,5 @@
+"""Runs the command line as `python -m cpaan`."""
+
+from cpaan.cli.app import main
+
+main()

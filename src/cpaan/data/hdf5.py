@@ -1,0 +1,375 @@
+"""Feature files of the ImageNet low-shot benchmark, in HDF5, read without ever holding a whole one.
+
+A file has the datasets `all_feats` (n × D), `all_labels` (n, class indices) and `count` (one number: how many of the
+rows are in use; those after them are padding). Rows are read in blocks of some megabytes, so that what is held is the
+rows asked for and one block beside them.
+"""
+
+import os
+import secrets
+from collections.abc import Hashable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from cpaan.data.class_names import IndexArray, as_classes, raise_unknown
+from cpaan.data.containers import FeatureArray, as_features, describe_rows, require_finite
+from cpaan.data.feature_set import FeatureSet
+from cpaan.errors import InputError
+
+_MATRIX = 2
+_MAGIC = b"\x89HDF\r\n\x1a\n"
+_ZIP_MAGIC = b"PK\x03\x04"
+_SUFFIXES = (".h5", ".hdf5", ".hdf")
+_DAMAGE = (OSError, KeyError, ValueError, RuntimeError, TypeError)
+_CHUNK_CACHE_BYTES = 2**23
+_BLOCK_BYTES = 2**23
+_LARGEST_BLOCK_BYTES = 2**26
+# Two wanted rows with less than this between them are cheaper to read in one go than one after the other.
+_GAP_BYTES = 2**16
+
+
+@dataclass(frozen=True, slots=True)
+class _Header:
+    labels: IndexArray
+    dimension: int
+    dtype: np.dtype[Any]
+    gap_rows: int
+    block_rows: int
+
+
+class Hdf5Features:
+    """A feature file in HDF5: its labels in memory, its features on disk until they are asked for.
+
+    The file is opened and checked when something of it is first needed, and is not kept open.
+
+    Parameters
+    ----------
+    path : str or path
+        The file.
+
+    Raises
+    ------
+    InputError
+        At the first use, where the file is missing, damaged, or has other datasets or shapes.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     write_hdf5(f"{folder}/train.hdf5", [[0.5], [1.5], [2.5]], labels=[7, 3, 7])
+    ...     train = Hdf5Features(f"{folder}/train.hdf5")
+    ...     train.classes, train.n, train.select([7]).features.tolist()
+    ((3, 7), 3, [[0.5], [2.5]])
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+
+    def __repr__(self) -> str:
+        return f"Hdf5Features({str(self.path)!r})"
+
+    @property
+    def labels(self) -> IndexArray:
+        """Class index of each row in use, read-only."""
+        return self._header.labels
+
+    @property
+    def n(self) -> int:
+        """Number of rows in use."""
+        return len(self._header.labels)
+
+    @property
+    def dimension(self) -> int:
+        """Number of features D."""
+        return self._header.dimension
+
+    @cached_property
+    def classes(self) -> tuple[int, ...]:
+        """Class indices that occur, sorted."""
+        return tuple(np.unique(self.labels).tolist())
+
+    def read(self, rows: npt.ArrayLike) -> FeatureArray:
+        """Read the features of some rows.
+
+        Parameters
+        ----------
+        rows : array of int
+            Row numbers in any order; a row may be asked for more than once.
+
+        Returns
+        -------
+        ndarray of shape (number of rows, D)
+            float16 where the file has it, otherwise float32. Values are not checked.
+
+        Raises
+        ------
+        InputError
+            Where there is no such row, or the file cannot be read.
+        """
+        header = self._header
+        wanted = _as_rows(rows, self.n)
+        order = np.argsort(wanted, kind="stable")
+        ascending = wanted[order]
+        features: FeatureArray = np.empty((len(wanted), header.dimension), dtype=header.dtype)
+        with _opened(self.path) as file, np.errstate(over="ignore"):
+            for start, stop in _blocks(ascending, header.gap_rows, header.block_rows):
+                inside = ascending[start:stop]
+                block = file["all_feats"][int(inside[0]) : int(inside[-1]) + 1]
+                features[order[start:stop]] = block[inside - inside[0]]
+        return features
+
+    def take(self, rows: npt.ArrayLike, classes: Iterable[Hashable]) -> FeatureSet:
+        """Read the examples of some rows.
+
+        Parameters
+        ----------
+        rows : array of int
+            Row numbers in the order wanted.
+        classes : iterable of int
+            The class indices that occur in these rows, in the order that they shall have.
+
+        Returns
+        -------
+        FeatureSet
+            The examples; class names are the class indices.
+
+        Raises
+        ------
+        InputError
+            Where features are not finite, or `classes` are not those of the rows.
+        """
+        names = self._as_known(classes)
+        wanted = _as_rows(rows, self.n)
+        order = np.argsort(names)
+        place = np.searchsorted(names, self.labels[wanted], sorter=order)
+        indices = order[np.minimum(place, len(names) - 1)]
+        strange = np.flatnonzero(names[indices] != self.labels[wanted])
+        if len(strange):
+            raise InputError(f"{describe_rows(wanted[strange])} of {self.path} are of other classes; add these classes")
+        features = self.read(wanted)
+        # Ours alone, so the set need not copy it to keep it from changes.
+        features.flags.writeable = False
+        try:
+            return FeatureSet(features, indices, names.tolist())
+        except InputError as error:
+            wrong = wanted[~np.isfinite(features).all(axis=1)]
+            if not len(wrong):
+                raise InputError(f"{self.path}: {error}") from error
+            cure = "extract these features again"
+            raise InputError(f"{self.path}: all_feats is NaN or infinite in {describe_rows(wrong)}; {cure}") from error
+
+    def select(self, classes: Iterable[Hashable]) -> FeatureSet:
+        """Read the examples of some classes, and nothing else.
+
+        Parameters
+        ----------
+        classes : iterable of int
+            Class indices, in the order that they shall have.
+
+        Returns
+        -------
+        FeatureSet
+            Their examples in the order of the file; class names are the class indices.
+
+        Raises
+        ------
+        InputError
+            Where there is no such class, or features are not finite.
+        """
+        names = self._as_known(classes)
+        return self.take(np.flatnonzero(np.isin(self.labels, names)), names.tolist())
+
+    def _as_known(self, classes: Iterable[Hashable]) -> IndexArray:
+        names = as_classes(classes)
+        known = set(self.classes)
+        unknown = [name for name in names if type(name) is not int or name not in known]
+        if unknown:
+            raise_unknown(unknown, self.classes)
+        return np.array(names, dtype=np.int64)
+
+    @cached_property
+    def _header(self) -> _Header:
+        with _opened(self.path) as file:
+            features, labels, count = (_dataset(file, name, self.path) for name in ("all_feats", "all_labels", "count"))
+            _require_shapes(features, labels, self.path)
+            used = _as_count(count[()], len(features), self.path)
+            dimension = int(features.shape[1])
+            row_bytes = dimension * features.dtype.itemsize
+            # A compressed chunk is unpacked whole: better once for all its rows than for each of them.
+            chunk_rows = min(features.chunks[0], _LARGEST_BLOCK_BYTES // row_bytes) if features.chunks else 1
+            return _Header(
+                labels=_as_class_indices(labels[:used], self.path),
+                dimension=dimension,
+                dtype=np.dtype(np.float16 if features.dtype.itemsize == np.float16().itemsize else np.float32),
+                gap_rows=max(_GAP_BYTES // row_bytes, chunk_rows, 1),
+                block_rows=max(_BLOCK_BYTES // row_bytes, chunk_rows, 1),
+            )
+
+
+def write_hdf5(path: str | os.PathLike[str], features: Any, labels: npt.ArrayLike) -> None:
+    """Write a feature file in the benchmark's format, whole or not at all.
+
+    Parameters
+    ----------
+    path : str or path
+        The file, under exactly this name. A file that is there already is replaced.
+    features : array, tensor, data frame or nested list of shape (n, D)
+        float16 is kept, all else is written as float32.
+    labels : array of int of length n
+        Class index of each row.
+
+    Raises
+    ------
+    InputError
+        Where features are not finite, labels are no integers or not as many, or the file cannot be written.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     write_hdf5(f"{folder}/train.hdf5", [[0.5, 1.0], [1.5, 2.0]], labels=[1, 0])
+    ...     Hdf5Features(f"{folder}/train.hdf5").read([1])
+    array([[1.5, 2. ]], dtype=float32)
+    """
+    matrix = as_features(features, "features", keep_half=True)
+    if matrix.dtype == np.float64:
+        with np.errstate(over="ignore"):
+            matrix = matrix.astype(np.float32)
+        require_finite(matrix, "features as float32 values")
+    indices = np.asarray(labels)
+    if indices.shape != (len(matrix),):
+        raise InputError(f"labels has shape {indices.shape} for {len(matrix)} examples; give one for each example")
+    if indices.dtype.kind not in "iu" or indices.max() > np.iinfo(np.int32).max or indices.min() < 0:
+        raise InputError(f"labels are {indices.dtype} and not all class indices; give whole numbers from 0")
+    count = np.array([len(matrix)], dtype=np.int32)
+    _write_atomically(
+        Path(path), {"all_feats": matrix, "all_labels": indices.astype(np.int32, copy=False), "count": count}
+    )
+
+
+def is_hdf5(path: str | os.PathLike[str]) -> bool:
+    """Tell whether a feature file is HDF5 rather than a NumPy archive.
+
+    Parameters
+    ----------
+    path : str or path
+        The file.
+
+    Returns
+    -------
+    bool
+        By the first bytes; by the ending of the name where they are neither's or there is no file.
+
+    Examples
+    --------
+    >>> is_hdf5("missing.hdf5"), is_hdf5("missing.npz")
+    (True, False)
+    """
+    try:
+        with Path(path).open("rb") as file:
+            magic = file.read(len(_MAGIC))
+    except (OSError, ValueError):
+        magic = b""
+    if magic == _MAGIC or magic.startswith(_ZIP_MAGIC):
+        return magic == _MAGIC
+    return Path(path).suffix.lower() in _SUFFIXES
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Any]:
+    if os.path.isdir(path):
+        raise InputError(f"{path} is a folder; give the path of a feature file (.hdf5)")
+    if not os.path.exists(path):
+        raise InputError(f"there is no file {path}")
+    h5py = import_module("h5py")
+    try:
+        with h5py.File(path, "r", rdcc_nbytes=_CHUNK_CACHE_BYTES) as file:
+            yield file
+    except InputError:
+        raise
+    except _DAMAGE as error:
+        raise InputError(f"{path} is no HDF5 file, or it is damaged or may not be read: {error}") from error
+
+
+def _dataset(file: Any, name: str, path: Path) -> Any:
+    # A group has no shape.
+    if name not in file or not hasattr(file[name], "shape"):
+        found = ", ".join(file) or "none"
+        raise InputError(f"{path} has no dataset called {name}; found in it: {found}")
+    return file[name]
+
+
+def _require_shapes(features: Any, labels: Any, path: Path) -> None:
+    if len(features.shape) != _MATRIX or features.shape[1] == 0 or features.dtype.kind != "f":
+        raise InputError(f"{path}: all_feats is {features.dtype} of shape {features.shape}; it must be float of n × D")
+    if labels.shape != features.shape[:1]:
+        raise InputError(
+            f"{path}: all_labels has shape {labels.shape} for {features.shape[0]} rows of all_feats; "
+            "there must be one for each row"
+        )
+
+
+def _as_count(count: Any, rows: int, path: Path) -> int:
+    values = np.asarray(count).ravel()
+    if len(values) != 1 or values.dtype.kind not in "iuf" or not 1 <= values[0] <= rows or values[0] % 1:
+        shown = values[0] if len(values) == 1 else f"{len(values)} numbers"
+        raise InputError(
+            f"{path}: count is {shown}; it must be one whole number from 1 to {rows}, the rows of all_feats"
+        )
+    return int(values[0])
+
+
+def _as_class_indices(labels: npt.NDArray[Any], path: Path) -> IndexArray:
+    whole = labels.dtype.kind in "iu" or (labels.dtype.kind == "f" and bool((np.floor(labels) == labels).all()))
+    if not whole or labels.min() < 0:
+        raise InputError(f"{path}: all_labels is {labels.dtype} and not all class indices; give whole numbers from 0")
+    indices: IndexArray = labels.astype(np.int64)
+    indices.flags.writeable = False
+    return indices
+
+
+def _as_rows(rows: npt.ArrayLike, n: int) -> IndexArray:
+    wanted = np.asarray(rows)
+    if wanted.size == 0:
+        raise InputError("no rows are taken; give at least one row number")
+    if wanted.ndim != 1 or wanted.dtype.kind not in "iu" or wanted.min() < 0 or wanted.max() >= n:
+        raise InputError(f"rows must be row numbers from 0 to {n - 1}")
+    return wanted.astype(np.int64, copy=False)
+
+
+def _blocks(ascending: IndexArray, gap_rows: int, block_rows: int) -> Iterator[tuple[int, int]]:
+    """Part rows into spans without wide gaps, each no wider than a block."""
+    after_gap = np.concatenate([[True], np.diff(ascending) > gap_rows])
+    first_of_run = ascending[after_gap][np.cumsum(after_gap) - 1]
+    piece = (ascending - first_of_run) // block_rows
+    starts = np.flatnonzero(after_gap | np.concatenate([[False], np.diff(piece) != 0]))
+    yield from zip(starts.tolist(), [*starts[1:].tolist(), len(ascending)], strict=True)
+
+
+def _write_atomically(path: Path, arrays: dict[str, npt.NDArray[Any]]) -> None:
+    # Not Path.is_dir, which fails where a name is too long or not allowed.
+    if os.path.isdir(path):
+        raise InputError(f"{path} is a folder; give the path of a file in it")
+    if not os.path.isdir(path.parent):
+        raise InputError(f"cannot write {path}: there is no folder {path.parent}; make it first")
+    h5py = import_module("h5py")
+    # In the same folder, because a file can be renamed in one step only within its file system.
+    temporary = path.parent / f".{secrets.token_hex(8)}.part"
+    try:
+        with h5py.File(temporary, "x") as file:
+            for name, array in arrays.items():
+                file.create_dataset(name, data=array)
+        with temporary.open("rb") as written:
+            os.fsync(written.fileno())
+        os.replace(temporary, path)
+    except (OSError, ValueError, RuntimeError) as error:
+        raise InputError(f"cannot write {path}: {getattr(error, 'strerror', None) or error}") from error
+    finally:
+        temporary.unlink(missing_ok=True)

@@ -1,0 +1,178 @@
+"""Setups: which classes of a bank are base and which are novel.
+
+A setup is a JSON file `{"base": […], "novel": […]}` with class names; other keys may lie beside these two. The
+official `label_idx.json` of the ImageNet low-shot benchmark is read as it is.
+
+Reference: B. Hariharan and R. Girshick, "Low-shot Visual Recognition by Shrinking and Hallucinating Features",
+ICCV 2017, arXiv:1606.02819.
+"""
+
+import json
+import os
+from collections import Counter
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cpaan.data.class_names import show_names
+from cpaan.data.containers import as_labels
+from cpaan.errors import InputError
+
+_PARTS = (1, 2)
+_PART_CURE = "give part=1 (validation) or part=2 (final results)"
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """The base and the novel classes of a low-shot problem.
+
+    Parameters
+    ----------
+    base, novel : tuple of hashable
+        Class names, in the order that they shall have. Lists and arrays become tuples.
+
+    Raises
+    ------
+    InputError
+        Where one of them is empty, a name occurs twice, or a class is both base and novel.
+
+    Examples
+    --------
+    >>> Setup(base=("oak", "elm"), novel=("yew",))
+    Setup(base=('oak', 'elm'), novel=('yew',))
+    """
+
+    base: tuple[Hashable, ...]
+    novel: tuple[Hashable, ...]
+
+    def __post_init__(self) -> None:
+        for part in ("base", "novel"):
+            object.__setattr__(self, part, _distinct(getattr(self, part), part))
+        base = set(self.base)
+        common = [name for name in self.novel if name in base]
+        if common:
+            raise InputError(f"both base and novel: {show_names(common)}; a class can be one of the two only")
+
+
+def read_setup(path: str | os.PathLike[str], part: int | None = None) -> Setup:
+    """Read which classes are base and which are novel.
+
+    Parameters
+    ----------
+    path : str or path
+        A JSON file with `base` and `novel`, or the official `label_idx.json`.
+    part : {1, 2}, optional
+        For `label_idx.json` alone: 1 gives `base_classes_1` and `novel_classes_1`, which are for validation, 2
+        those for final results. Class names are then the integer class indices of the benchmark, which its
+        feature files have as labels, and not the entries of `label_names`.
+
+    Returns
+    -------
+    Setup
+        The classes.
+
+    Raises
+    ------
+    InputError
+        Where the file is missing or no setup, or `part` does not suit it.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = Path(folder, "setup.json")
+    ...     _ = path.write_text('{"base": ["oak", "elm"], "novel": ["yew"], "note": "trees"}')
+    ...     read_setup(path).novel
+    ('yew',)
+    """
+    if part is not None and (isinstance(part, bool) or part not in _PARTS):
+        raise InputError(f"part is {part!r}; {_PART_CURE}")
+    content = read_json(path)
+    if not isinstance(content, dict):
+        raise InputError(f'{path} holds a {type(content).__name__}; a setup is an object with "base" and "novel"')
+    if "base" in content and "novel" in content:
+        if part is not None:
+            raise InputError(f"part is {part}, but {path} has base and novel classes of one part only; leave part out")
+        lists = {name: _as_list(content, name, path) for name in ("base", "novel")}
+    elif any(name.startswith(("base_classes", "novel_classes")) for name in content):
+        lists = _official_lists(content, part, path)
+    else:
+        found = show_names(list(content)) or "none"
+        raise InputError(
+            f'{path} is no setup: it needs the keys "base" and "novel", or those of label_idx.json; keys in it: {found}'
+        )
+    try:
+        return Setup(tuple(lists["base"]), tuple(lists["novel"]))
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from error
+
+
+def read_json(path: str | os.PathLike[str]) -> Any:
+    """Read a JSON file.
+
+    Parameters
+    ----------
+    path : str or path
+        The file.
+
+    Returns
+    -------
+    object
+        What it holds.
+
+    Raises
+    ------
+    InputError
+        Where the file is missing or no JSON.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = Path(folder, "split.json").write_text("[[3, 1]]")
+    ...     read_json(f"{folder}/split.json")
+    [[3, 1]]
+    """
+    if os.path.isdir(path):
+        raise InputError(f"{path} is a folder; give the path of a JSON file")
+    try:
+        text = Path(path).read_bytes()
+    except FileNotFoundError as error:
+        raise InputError(f"there is no file {path}") from error
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path} cannot be read: {error}") from error
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{path} is no JSON file: {error}") from error
+
+
+def _official_lists(content: Mapping[str, Any], part: int | None, path: str | os.PathLike[str]) -> dict[str, list[Any]]:
+    if part is None:
+        raise InputError(f"{path} is the benchmark's label_idx.json, which has two parts; {_PART_CURE}")
+    lists = {name: _as_list(content, f"{name}_classes_{part}", path) for name in ("base", "novel")}
+    for name, indices in lists.items():
+        wrong = [index for index in indices if type(index) is not int or index < 0]
+        if wrong:
+            raise InputError(f"{path}: {name}_classes_{part} holds {show_names(wrong)}; give class indices from 0")
+    return lists
+
+
+def _as_list(content: Mapping[str, Any], name: str, path: str | os.PathLike[str]) -> list[Any]:
+    if name not in content:
+        raise InputError(f"{path} has no key {name!r}; keys in it: {show_names(list(content))}")
+    value = content[name]
+    if not isinstance(value, list):
+        raise InputError(f"{path}: {name} is a {type(value).__name__}; give a list of classes")
+    return value
+
+
+def _distinct(classes: Any, part: str) -> tuple[Hashable, ...]:
+    names = as_labels(classes, name=part)
+    if not names:
+        raise InputError(f"{part} is empty; give at least one class")
+    twice = [name for name, count in Counter(names).items() if count > 1]
+    if twice:
+        raise InputError(f"{part} has {show_names(twice)} more than once; class names must be distinct")
+    return tuple(names)

@@ -1,0 +1,57 @@
+"""The demonstration at a tiny size, and what the spiral shows."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from cpaan.data.spiral import make_spiral
+from cpaan.demo import glyphs, run, spiral
+from cpaan.evaluation.agreement import coverage
+from cpaan.training.trainer import Progress
+
+
+def test_the_demo_writes_its_pictures_and_its_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(spiral.SPIRAL, "episodes", 3)
+    for name, value in {"episodes": 2, "width": 16, "device": "cpu"}.items():
+        monkeypatch.setitem(glyphs.GLYPHS, name, value)
+    monkeypatch.setattr(glyphs, "TRIALS", 2)
+    monkeypatch.setattr(glyphs, "SHOTS", (1, 5))
+    told: list[str] = []
+
+    def bars(title: str) -> Any:
+        def tell(progress: Progress) -> None:
+            told.append(f"{title}: {progress.episode}/{progress.episodes}")
+
+        return tell
+
+    result = run.run_demo(tmp_path / "out", 0, bars)
+    assert sorted(p.name for p in (tmp_path / "out").iterdir()) == ["glyphs.png", "spiral.png", "table.csv", "table.md"]
+    for name in ("glyphs.png", "spiral.png"):
+        picture = np.asarray(Image.open(tmp_path / "out" / name).convert("L"))
+        assert picture.std() > 10  # there is something on it
+    lines = result.table.splitlines()
+    assert [line.split("|")[1].strip() for line in lines[-3:]] == ["no augmentation", "c-GAN", "cCov-GAN"]
+    assert "glyphs, ccov-gan: 2/2" in told
+    assert "spiral, c-gan back: 3/3" in told
+
+
+def test_ccov_gan_covers_more_of_the_unseen_arms_than_c_gan() -> None:
+    covered: dict[str, list[float]] = {"c-gan": [], "ccov-gan": []}
+    for seed in range(2):
+        split = make_spiral(random_state=seed)
+        for variant, found in covered.items():
+            augmenter = spiral.fit_spiral(split, variant, seed, episodes=500)
+            made, arms = augmenter.augment(split.shots.features, split.shots.names, per_class=300)
+            found += [coverage(split.unseen.of_class(arm), made[arms == arm], 0.1) for arm in split.novel_classes]
+    assert np.mean(covered["ccov-gan"]) > np.mean(covered["c-gan"])
+
+
+def test_translating_back_returns_points_of_base_arms() -> None:
+    split = make_spiral(random_state=0)
+    augmenter = spiral.fit_spiral(split, "ccyc-gan", 0, episodes=3)
+    returned = spiral.translate_back(augmenter, split, split.shots, seed=0)
+    assert len(returned) == len(split.shots)
+    assert set(returned.classes) <= {"top", "bottom"}
