@@ -22,6 +22,7 @@ from cpaan.augmenters.model_files import (
     read_config,
 )
 from cpaan.augmenters.summary import BaseSummary
+from cpaan.data.atomic import write_atomically
 from cpaan.errors import InputError
 from cpaan.functional.scaling import Scaling
 from cpaan.nn.networks import Architecture, Networks
@@ -50,10 +51,10 @@ def save_model(folder: str | os.PathLike[str], model: Model, extra: dict[str, An
     folder = Path(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        _replace(folder / TENSORS, tensors)
-        _replace(folder / CONFIG, json.dumps(config, indent=1).encode())
     except OSError as error:
         raise InputError(f"cannot write a model to {folder}: {error.strerror or error}") from error
+    write_atomically(folder / TENSORS, tensors)
+    write_atomically(folder / CONFIG, json.dumps(config, indent=1).encode())
 
 
 def load_model(folder: str | os.PathLike[str]) -> tuple[Model, dict[str, Any]]:
@@ -70,18 +71,6 @@ def load_model(folder: str | os.PathLike[str]) -> tuple[Model, dict[str, Any]]:
             "model again or train it anew"
         )
     return _model(load(raw), config), config
-
-
-def _replace(path: Path, content: bytes) -> None:
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with temporary.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def _tensors(model: Model) -> dict[str, Tensor]:

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from cpaan.cli.bench import bench, methods
 from cpaan.errors import InputError
 
 USAGE_ERROR = 2
@@ -189,6 +190,10 @@ def info(path: Annotated[Path, typer.Argument(help="Folder of a model, or a file
     from cpaan.cli.describe import describe
 
     typer.echo(describe(path))
+
+
+app.command()(bench)
+app.command()(methods)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,6 @@ labels and no `classes`, are read as well.
 """
 
 import os
-import secrets
 import zipfile
 import zlib
 from collections.abc import Mapping
@@ -17,6 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from cpaan.data.atomic import replacing
 from cpaan.data.containers import require_finite
 from cpaan.data.feature_set import FeatureSet
 from cpaan.errors import InputError
@@ -155,7 +155,8 @@ def write_features(
     }
     if is_test is not None:
         arrays["is_test"] = _as_mask(np.asarray(is_test), len(feature_set), "is_test")
-    _write_atomically(Path(path), arrays)
+    with replacing(Path(path)) as temporary, temporary.open("xb") as file:
+        np.savez(file, allow_pickle=False, **arrays)
 
 
 def _read_arrays(path: Path) -> dict[str, npt.NDArray[Any]]:
@@ -248,23 +249,3 @@ def _class_array(feature_set: FeatureSet) -> npt.NDArray[Any]:
         if array.dtype == object or type(stored) is not type(name) or stored != name:
             raise InputError(f"class name {name!r} cannot be kept in a file as it is; {cure}")
     return array
-
-
-def _write_atomically(path: Path, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
-    # Not Path.is_dir, which fails where a name is too long or not allowed.
-    if os.path.isdir(path):
-        raise InputError(f"{path} is a folder; give the path of a file in it")
-    if not os.path.isdir(path.parent):
-        raise InputError(f"cannot write {path}: there is no folder {path.parent}; make it first")
-    # In the same folder, because a file can be renamed in one step only within its file system.
-    temporary = path.parent / f".{secrets.token_hex(8)}.part"
-    try:
-        with temporary.open("xb") as file:
-            np.savez(file, allow_pickle=False, **arrays)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except (OSError, ValueError) as error:
-        raise InputError(f"cannot write {path}: {getattr(error, 'strerror', None) or error}") from error
-    finally:
-        temporary.unlink(missing_ok=True)

@@ -6,7 +6,6 @@ rows asked for and one block beside them.
 """
 
 import os
-import secrets
 from collections.abc import Hashable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from cpaan.data.atomic import replacing
 from cpaan.data.class_names import IndexArray, as_classes, raise_unknown
 from cpaan.data.containers import FeatureArray, as_features, describe_rows, require_finite
 from cpaan.data.feature_set import FeatureSet
@@ -249,9 +249,10 @@ def write_hdf5(path: str | os.PathLike[str], features: Any, labels: npt.ArrayLik
     if indices.dtype.kind not in "iu" or indices.max() > np.iinfo(np.int32).max or indices.min() < 0:
         raise InputError(f"labels are {indices.dtype} and not all class indices; give whole numbers from 0")
     count = np.array([len(matrix)], dtype=np.int32)
-    _write_atomically(
-        Path(path), {"all_feats": matrix, "all_labels": indices.astype(np.int32, copy=False), "count": count}
-    )
+    with replacing(Path(path)) as temporary, import_module("h5py").File(temporary, "x") as file:
+        file.create_dataset("all_feats", data=matrix)
+        file.create_dataset("all_labels", data=indices.astype(np.int32, copy=False))
+        file.create_dataset("count", data=count)
 
 
 def is_hdf5(path: str | os.PathLike[str]) -> bool:
@@ -351,25 +352,3 @@ def _blocks(ascending: IndexArray, gap_rows: int, block_rows: int) -> Iterator[t
     piece = (ascending - first_of_run) // block_rows
     starts = np.flatnonzero(after_gap | np.concatenate([[False], np.diff(piece) != 0]))
     yield from zip(starts.tolist(), [*starts[1:].tolist(), len(ascending)], strict=True)
-
-
-def _write_atomically(path: Path, arrays: dict[str, npt.NDArray[Any]]) -> None:
-    # Not Path.is_dir, which fails where a name is too long or not allowed.
-    if os.path.isdir(path):
-        raise InputError(f"{path} is a folder; give the path of a file in it")
-    if not os.path.isdir(path.parent):
-        raise InputError(f"cannot write {path}: there is no folder {path.parent}; make it first")
-    h5py = import_module("h5py")
-    # In the same folder, because a file can be renamed in one step only within its file system.
-    temporary = path.parent / f".{secrets.token_hex(8)}.part"
-    try:
-        with h5py.File(temporary, "x") as file:
-            for name, array in arrays.items():
-                file.create_dataset(name, data=array)
-        with temporary.open("rb") as written:
-            os.fsync(written.fileno())
-        os.replace(temporary, path)
-    except (OSError, ValueError, RuntimeError) as error:
-        raise InputError(f"cannot write {path}: {getattr(error, 'strerror', None) or error}") from error
-    finally:
-        temporary.unlink(missing_ok=True)

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+from cpaan.data.atomic import write_atomically
+from cpaan.data.csv_text import csv_text
 from cpaan.data.spiral import make_spiral
 from cpaan.demo.glyphs import (
     IMAGINED,
@@ -23,7 +25,7 @@ from cpaan.evaluation.intervals import mean_interval
 from cpaan.reporting.figure import write_figure
 from cpaan.reporting.glyphs import glyph_figure
 from cpaan.reporting.spiral import spiral_figure
-from cpaan.reporting.table import csv_table, markdown_table
+from cpaan.reporting.table import markdown_table
 from cpaan.training.trainer import Progress
 from cpaan.training.variant import VARIANTS
 
@@ -57,8 +59,8 @@ def run_demo(folder: Path, seed: int, bars: Bars) -> DemoResult:
     figures |= titled({variant: measure(task, augmenter, seed) for variant, augmenter in augmenters.items()})
     header, rows = table_rows(figures)
     table = _table_text(header, rows)
-    (folder / "table.md").write_text(table + "\n", encoding="utf-8")
-    (folder / "table.csv").write_text(csv_table(header, rows), encoding="utf-8")
+    write_atomically(folder / "table.md", f"{table}\n".encode())
+    write_atomically(folder / "table.csv", csv_text(header, rows).encode())
     split = make_spiral(random_state=seed)
     spiral = write_figure(spiral_figure(split, titled(spiral_panels(split, seed, bars))), folder / "spiral.png")
     return DemoResult(table, [spiral, glyphs, folder / "table.md", folder / "table.csv"])

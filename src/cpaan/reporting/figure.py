@@ -1,12 +1,11 @@
 """What every figure has in common: colours that colour-blind readers can tell apart, and how it is written."""
 
-import os
 from pathlib import Path
 
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from cpaan.errors import InputError
+from cpaan.data.atomic import replacing
 
 # Okabe and Ito's colours: told apart by colour-blind readers and, by their lightness, in grey.
 BLUE, ORANGE, GREEN, PURPLE, SKY, VERMILLION = (
@@ -28,11 +27,6 @@ def new_figure(width: float, height: float) -> Figure:
 
 def write_figure(figure: Figure, path: Path, resolution: int = 150) -> Path:
     """Write a figure as PNG; the file appears whole or not at all."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
+    with replacing(path) as temporary:
         figure.savefig(temporary, format="png", dpi=resolution)
-        temporary.replace(path)
-    except OSError as error:
-        temporary.unlink(missing_ok=True)
-        raise InputError(f"cannot write {path}: {error.strerror or error}") from error
     return path

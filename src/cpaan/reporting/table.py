@@ -1,7 +1,5 @@
-"""Plain tables: as Markdown for people, as CSV for programs."""
+"""Tables as Markdown."""
 
-import csv
-import io
 from collections.abc import Sequence
 
 
@@ -26,14 +24,3 @@ def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     rule = ["-" * width for width in widths]
     rule = [":" + rule[0][1:], *(r[:-1] + ":" for r in rule[1:])]
     return "\n".join([line(header), line(rule), *(line(row) for row in rows)])
-
-
-def csv_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    r"""Write a table as comma-separated values.
-
-    >>> csv_table(["a", "b"], [["1", "x, y"]])
-    'a,b\r\n1,"x, y"\r\n'
-    """
-    out = io.StringIO()
-    csv.writer(out).writerows([header, *rows])
-    return out.getvalue()

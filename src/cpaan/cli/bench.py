@@ -1,0 +1,119 @@
+"""The commands of the benchmark."""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cpaan.errors import InputError
+
+
+def methods(
+    as_json: Annotated[bool, typer.Option("--json", help="As a list of objects, for programs.")] = False,
+) -> None:
+    """List the methods that `cpaan bench` knows.
+
+    Example: cpaan methods --json
+    """
+    from cpaan.methods import METHODS
+
+    if as_json:
+        listed = [
+            {"name": m.name, "summary": m.summary, "augments": m.augmenter is not None, "classifier": m.classifier}
+            for m in METHODS.values()
+        ]
+        typer.echo(json.dumps(listed, indent=1))
+        return
+    width = max(map(len, METHODS))
+    typer.echo("\n".join(f"{method.name:<{width}}  {method.summary}" for method in METHODS.values()))
+
+
+def bench(
+    bank: Annotated[Path | None, typer.Argument(help="Features of all classes (.npz or HDF5).")] = None,
+    setup: Annotated[Path | None, typer.Option(help="JSON with the base and the novel classes.")] = None,
+    names: Annotated[str, typer.Option("--methods", help="Names, separated by commas; see cpaan methods.")] = (
+        "nearest-prototype,ccov-gan"
+    ),
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Folder of the run.")] = None,
+    shots: Annotated[str, typer.Option(help="Numbers of shots, separated by commas.")] = "1,2,5,10,20",
+    trials: Annotated[int, typer.Option(help="Draws of the shots.")] = 5,
+    classifier: Annotated[str, typer.Option(help="nearest-prototype or linear.")] = "nearest-prototype",
+    normalize: Annotated[str | None, typer.Option(help="none, l2 or center-l2; alike for all methods.")] = None,
+    recipe: Annotated[str, typer.Option(help="quick or paper.")] = "quick",
+    number: Annotated[
+        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Change any number of the recipe.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Decides every random draw but the shots.")] = 0,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")] = "auto",
+    test: Annotated[Path | None, typer.Option(help="A second file, with the test examples.")] = None,
+    splits: Annotated[list[Path] | None, typer.Option(help="The benchmark's split files, one for each trial.")] = None,
+    part: Annotated[int | None, typer.Option(help="1 or 2: the part of the official label_idx.json.")] = None,
+    reference: Annotated[str | None, typer.Option(help="Method to take differences to; the first by default.")] = None,
+    measure: Annotated[str, typer.Option(help="top5 or top1, in the printed tables.")] = "top5",
+    jobs: Annotated[int, typer.Option(help="Processes on this machine.")] = 1,
+    scheduler: Annotated[str | None, typer.Option(help="Address of a Dask scheduler to do the cells.")] = None,
+    from_paper: Annotated[bool, typer.Option("--from-paper", help="Print the published table beside.")] = False,
+) -> None:
+    """Fill the paper's table for a bank of features. An interrupted run goes on where it stopped.
+
+    Example: cpaan bench bank.npz --setup setup.json --methods nearest-prototype,linear,ccov-gan -o runs/bank
+    """
+    from cpaan.cli.names import parse_methods, parse_shots
+    from cpaan.cli.numbers import parse_numbers
+
+    if measure not in ("top1", "top5"):
+        raise InputError(f"--measure must be top1 or top5, not {measure!r}")
+    if bank is None:
+        _from_folder(output, reference, measure, from_paper)
+        return
+    if setup is None or output is None:
+        raise InputError("a run needs a setup file (--setup) and a folder (-o)")
+    listed, suffix = parse_methods(names)
+    if suffix and normalize not in (None, suffix):
+        raise InputError(f"methods ask for +{suffix} and --normalize for {normalize}; a run has one normalization")
+
+    from cpaan.cli.progress import training_bars
+    from cpaan.data.benchmark import load_benchmark
+    from cpaan.evaluation.benchmark import Plan, run_benchmark
+    from cpaan.training.recipe import make_recipe
+
+    numbers = parse_numbers(number or [])
+    make_recipe(recipe, **numbers)
+    plan = Plan(
+        methods=listed,
+        shots=parse_shots(shots),
+        trials=trials,
+        classifier=classifier,
+        normalize=suffix or normalize or "none",
+        settings={"recipe": recipe, "device": device, **numbers},
+        seed=seed,
+    )
+    _require_reference(reference, listed)
+    data = load_benchmark(bank, setup, test=test, splits=splits or (), part=part)
+    with training_bars() as bars:
+        run_benchmark(
+            plan, data, output, jobs=jobs, scheduler=scheduler, bars=bars, tell=bars.count("evaluating", "cells")
+        )
+    _from_folder(output, reference or listed[0], measure, from_paper)
+
+
+def _require_reference(reference: str | None, listed: tuple[str, ...]) -> None:
+    if reference is not None and reference not in listed:
+        raise InputError(f"the reference {reference!r} is not one of the methods {', '.join(listed)}")
+
+
+def _from_folder(output: Path | None, reference: str | None, measure: str, from_paper: bool) -> None:
+    """Print the tables of a run as they can be made from its folder alone."""
+    from cpaan.evaluation.store import RunFolder
+    from cpaan.reporting.benchmark import published_table
+    from cpaan.reporting.run_tables import run_tables
+
+    if from_paper:
+        typer.echo("Published (Gao et al., NeurIPS 2018, Table 1): top-5 accuracy in percent on ImageNet\n")
+        typer.echo(published_table() + "\n")
+    if output is None:
+        if not from_paper:
+            raise InputError("give a bank of features to run on, or a run (-o), or --from-paper")
+        return
+    typer.echo(run_tables(RunFolder(output), reference, measure))

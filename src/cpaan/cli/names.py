@@ -1,0 +1,30 @@
+"""Lists given as one word: methods and numbers of shots."""
+
+from cpaan.errors import InputError
+
+
+def parse_methods(text: str) -> tuple[tuple[str, ...], str | None]:
+    """Split a list of methods, and find the normalisation that suffixes ask for.
+
+    >>> parse_methods("linear,ccov-gan")
+    (('linear', 'ccov-gan'), None)
+    >>> parse_methods("nearest-prototype+l2")
+    (('nearest-prototype',), 'l2')
+    """
+    parts = [part.strip().partition("+") for part in text.split(",") if part.strip()]
+    suffixes = sorted({suffix for _, plus, suffix in parts if plus})
+    if len(suffixes) > 1:
+        raise InputError(f"methods ask for {' and '.join('+' + s for s in suffixes)}; a run has one normalization")
+    return tuple(name for name, _, _ in parts), suffixes[0] if suffixes else None
+
+
+def parse_shots(text: str) -> tuple[int, ...]:
+    """Read numbers of shots.
+
+    >>> parse_shots("1,5,20")
+    (1, 5, 20)
+    """
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError as error:
+        raise InputError(f"--shots takes whole numbers separated by commas, such as 1,5,20, not {text!r}") from error

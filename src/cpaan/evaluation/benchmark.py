@@ -1,0 +1,169 @@
+"""The benchmark: every method, number of shots and trial on one bank, in both settings."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from cpaan.data.benchmark import BenchmarkData, ShotSource
+from cpaan.data.feature_set import FeatureSet
+from cpaan.errors import InputError
+from cpaan.evaluation.cell import Cell, Row, limited_threads, run_cell
+from cpaan.evaluation.executors import run_here, run_in_processes, run_on_dask
+from cpaan.evaluation.normalization import Normalization
+from cpaan.evaluation.store import RunFolder
+from cpaan.methods import Augmenter, find_method, make_classifier
+
+SHOTS = (1, 2, 5, 10, 20)
+TRAINING_THREADS = 2  # fixed, so that training gives the same bits whatever machine does the cells
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a run evaluates; written to its folder, and compared when it goes on.
+
+    Attributes
+    ----------
+    methods : names, see `cpaan.methods`
+    shots : numbers of shots K
+    trials : draws of the shots
+    classifier : final classifier of methods that leave the choice
+    normalize : ``none``, ``l2`` or ``center-l2``, alike for all methods
+    settings : of the augmenters: the recipe, and numbers changed by name
+    seed : decides every random draw but that of the shots, which is the trial's number
+    """
+
+    methods: tuple[str, ...]
+    shots: tuple[int, ...] = SHOTS
+    trials: int = 5
+    classifier: str = "nearest-prototype"
+    normalize: str = "none"
+    settings: Mapping[str, Any] | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in self.methods:
+            find_method(name)
+        make_classifier(self.classifier)
+        for name, values in (("methods", self.methods), ("shots", self.shots)):
+            if not values or len(set(values)) < len(values):
+                raise InputError(f"{name} must be given, each once; got {', '.join(map(str, values)) or 'none'}")
+        if min(self.shots) < 1 or self.trials < 1:
+            raise InputError(f"shots and trials must be at least 1; got {min(self.shots)} and {self.trials}")
+
+    def cells(self) -> list[Cell]:
+        """List the cells of the grid."""
+        return [
+            Cell(name, find_method(name).classifier or self.classifier, shots, trial, self.seed)
+            for name in self.methods
+            for shots in self.shots
+            for trial in range(self.trials)
+        ]
+
+
+def run_benchmark(
+    plan: Plan,
+    data: BenchmarkData,
+    folder: Path,
+    *,
+    jobs: int = 1,
+    scheduler: str | None = None,
+    bars: Callable[[str], Any] | None = None,
+    tell: Callable[[int, int], None] | None = None,
+) -> list[Row]:
+    """Run what is still missing of a plan, and give all rows.
+
+    Parameters
+    ----------
+    plan : what to evaluate
+    data : on what
+    folder : the run; one that was interrupted goes on, one of another plan is refused
+    jobs : processes on this machine
+    scheduler : address of a Dask scheduler that does the cells instead
+    bars : opens a progress bar for the training of a method
+    tell : called with the number of finished and of all cells
+    """
+    data.shots(0, max(plan.shots))  # fails early where there are too few examples
+    normalized = normalize(data, plan.normalize)
+    run = RunFolder(folder)
+    run.begin({**asdict(plan), "data": data.fingerprint}, versions())
+    cells = plan.cells()
+    done = {(row["method"], row["shots"], row["trial"]) for row in run.rows() if row["setting"] == "GLSL"}
+    missing = [cell for cell in cells if (cell.method, cell.shots, cell.trial) not in done]
+    augmenters = {
+        name: trained(name, plan, normalized.base_train, folder / "models" / name, bars)
+        for name in plan.methods
+        if any(cell.method == name for cell in missing)
+    }
+    finished = len(cells) - len(missing)
+    try:
+        for rows in _executed(normalized, augmenters, missing, jobs, scheduler):
+            run.append(rows)
+            finished += 1
+            if tell is not None:
+                tell(finished, len(cells))
+    finally:
+        run.write_csv()
+    run.finish()
+    return run.rows()
+
+
+def trained(
+    name: str, plan: Plan, base: FeatureSet, folder: Path, bars: Callable[[str], Any] | None
+) -> Augmenter | None:
+    """Train a method's augmenter on base classes, once per run; a run that goes on takes it from its folder."""
+    method = find_method(name)
+    if method.augmenter is None or method.load is None:
+        return None
+    if (folder / "config.json").exists():
+        return method.load(folder)
+    tell = None if bars is None else bars(f"training {name}")
+    augmenter = method.augmenter({**(plan.settings or {}), "random_state": plan.seed, "tell": tell})
+    with limited_threads(TRAINING_THREADS):
+        augmenter.fit(base.features, [("base", int(label)) for label in base.labels])
+    augmenter.tell = None  # it stays here, and the augmenter may go to other processes
+    augmenter.save(folder)
+    return augmenter
+
+
+def normalize(data: BenchmarkData, kind: str) -> BenchmarkData:
+    """Normalise every example of a benchmark alike."""
+    normalization = Normalization.fitted(kind, data.base_train)
+    source = data.shot_source
+    return BenchmarkData(
+        base_train=normalization.apply(data.base_train),
+        base_test=normalization.apply(data.base_test),
+        novel_test=normalization.apply(data.novel_test),
+        shot_source=replace(source, take=partial(_take_normalized, source, normalization)),
+    )
+
+
+def _take_normalized(source: ShotSource, normalization: Normalization, rows: Any) -> FeatureSet:
+    return normalization.apply(source.take(rows))
+
+
+def versions() -> dict[str, str]:
+    """Give the versions that results may depend on."""
+    return {name: version(name) for name in ("cpaan", "torch", "numpy", "scikit-learn")}
+
+
+def _executed(
+    data: BenchmarkData,
+    augmenters: Mapping[str, Augmenter | None],
+    cells: Sequence[Cell],
+    jobs: int,
+    scheduler: str | None,
+) -> Iterator[list[Row]]:
+    shared, tasks = (data, augmenters), [(cell,) for cell in cells]
+    if scheduler is not None:
+        return run_on_dask(run_cell_of, shared, tasks, scheduler)
+    if jobs > 1:
+        return run_in_processes(run_cell_of, shared, tasks, jobs)
+    return run_here(run_cell_of, shared, tasks)
+
+
+def run_cell_of(data: BenchmarkData, augmenters: Mapping[str, Augmenter | None], cell: Cell) -> list[Row]:
+    """Run a cell with the augmenter of its method."""
+    return run_cell(data, augmenters[cell.method], cell)

@@ -1,0 +1,127 @@
+"""One cell of the grid: a method, a number of shots and a trial, evaluated in both settings."""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from threadpoolctl import threadpool_limits
+
+from cpaan.data.benchmark import BenchmarkData
+from cpaan.data.feature_set import FeatureSet
+from cpaan.evaluation.diversity import covariance_distance, diversity
+from cpaan.evaluation.protocol import LowShotScores, evaluate_low_shot
+from cpaan.methods import Augmenter, make_classifier
+
+TOP = (1, 5)
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What to evaluate.
+
+    Attributes
+    ----------
+    method : name, for the record
+    classifier : name of the final classifier
+    shots, trial : K, and which draw of the shots
+    seed : of the run; with the trial it decides what is generated
+    """
+
+    method: str
+    classifier: str
+    shots: int
+    trial: int
+    seed: int
+
+
+@contextmanager
+def limited_threads(number: int) -> Iterator[None]:
+    """Compute on a fixed number of threads: sums then come out in the same order everywhere."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(number)
+    try:
+        with threadpool_limits(number):
+            yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def run_cell(data: BenchmarkData, augmenter: Augmenter | None, cell: Cell) -> list[Row]:
+    """Train the final classifier and test it; gives a row for LSL and one for GLSL."""
+    start = time.perf_counter()
+    with limited_threads(1):
+        shots = data.shots(cell.trial, cell.shots)
+        made, made_labels = _augment(augmenter, shots, cell)
+        scores = _score(data, shots, made, made_labels, cell)
+        spread = _spread(data, shots, made, made_labels)
+    common = {"classifier": cell.classifier, "seed": cell.seed, **spread}
+    seconds = round(time.perf_counter() - start, 3)
+    return [
+        {
+            "method": cell.method,
+            "setting": setting,
+            "shots": cell.shots,
+            "trial": cell.trial,
+            **accuracies,
+            **common,
+            "seconds": seconds,
+        }
+        for setting, accuracies in (("LSL", _lsl(scores)), ("GLSL", _glsl(scores)))
+    ]
+
+
+def _augment(augmenter: Augmenter | None, shots: FeatureSet, cell: Cell) -> tuple[NDArray[Any], NDArray[np.int64]]:
+    if augmenter is None:
+        return np.empty((0, shots.dimension), np.float32), np.empty(0, np.int64)
+    # One seed for each cell: not to depend on which cells were done before, and by whom.
+    seeds = np.random.SeedSequence([cell.seed, cell.trial, cell.shots]).generate_state(1)
+    augmenter.random_state = int(seeds[0] >> 1)
+    names = [("novel", int(label)) for label in shots.labels]
+    made, made_names = augmenter.augment(shots.features, names)
+    return np.asarray(made), np.array([name[1] for name in made_names], dtype=np.int64)
+
+
+def _score(
+    data: BenchmarkData, shots: FeatureSet, made: NDArray[Any], made_labels: NDArray[np.int64], cell: Cell
+) -> LowShotScores:
+    """Test with numbered classes, base first: names may be of types that cannot be sorted together."""
+    n_base = data.base_train.n_classes
+    X = np.concatenate([data.base_train.features, shots.features, made.astype(np.float32)])
+    y = np.concatenate([data.base_train.labels, n_base + shots.labels, n_base + made_labels])
+    X_test = np.concatenate([data.base_test.features, data.novel_test.features])
+    y_test = np.concatenate([data.base_test.labels, n_base + data.novel_test.labels])
+    classifier = make_classifier(cell.classifier).fit(X, y)
+    return evaluate_low_shot(classifier, X_test, y_test, n_base + np.arange(shots.n_classes), TOP)
+
+
+def _spread(
+    data: BenchmarkData, shots: FeatureSet, made: NDArray[Any], made_labels: NDArray[np.int64]
+) -> dict[str, float | None]:
+    real, labels = data.novel_test.features, data.novel_test.labels
+    if not len(made):
+        return {"diversity": None, "real_diversity": None, "covariance_distance": None}
+    return {
+        "diversity": diversity(made, made_labels),
+        "real_diversity": diversity(real, labels),
+        "covariance_distance": covariance_distance(made, made_labels, real, labels),
+    }
+
+
+def _lsl(scores: LowShotScores) -> dict[str, float | None]:
+    parts = ("base", "novel", "harmonic")
+    empty: dict[str, float | None] = {f"{part}_top{k}": None for part in parts for k in TOP}
+    return {**{f"top{k}": scores.lsl[k] for k in TOP}, **empty}
+
+
+def _glsl(scores: LowShotScores) -> dict[str, float | None]:
+    parts = {"base": scores.glsl_base, "novel": scores.glsl_novel, "harmonic": scores.glsl_harmonic}
+    return {
+        **{f"top{k}": scores.glsl[k] for k in TOP},
+        **{f"{part}_top{k}": values[k] for part, values in parts.items() for k in TOP},
+    }

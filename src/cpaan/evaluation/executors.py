@@ -1,0 +1,68 @@
+"""Where cells are computed: here, in processes of this machine, or on a Dask cluster.
+
+Every cell is a function of its arguments alone and computes on one thread, so all three give the same bits.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from multiprocessing import get_context
+from typing import Any
+
+from cpaan.errors import InputError
+
+Task = tuple[Any, ...]
+RETRIES = 3
+
+
+def run_here(function: Callable[..., Any], shared: Task, tasks: Sequence[Task]) -> Iterator[Any]:
+    """Call `function(*shared, *task)` for every task, one after the other."""
+    for task in tasks:
+        yield function(*shared, *task)
+
+
+def run_in_processes(function: Callable[..., Any], shared: Task, tasks: Sequence[Task], jobs: int) -> Iterator[Any]:
+    """Compute tasks in processes; what they share is sent to each process once."""
+    # Spawned, not forked: threads of the parent's libraries do not survive a fork.
+    with ProcessPoolExecutor(jobs, get_context("spawn"), _remember, (function, shared)) as pool:
+        futures: list[Future[Any]] = [pool.submit(_call, task) for task in tasks]
+        try:
+            for future in as_completed(futures):
+                yield future.result()
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
+
+
+def run_on_dask(function: Callable[..., Any], shared: Task, tasks: Sequence[Task], address: str) -> Iterator[Any]:
+    """Compute tasks on the workers of a Dask scheduler; tasks of a worker that dies are done by another."""
+    try:
+        from dask.distributed import Client
+        from dask.distributed import as_completed as as_dask_completed
+    except ImportError as error:
+        raise InputError("--scheduler needs Dask: pip install 'cpaan[cluster]'") from error
+    try:
+        client = Client(address, timeout="10s")
+    except (OSError, ValueError, TimeoutError) as error:
+        raise InputError(f"no Dask scheduler answers at {address}: {error}") from error
+    with client:
+        sent = client.scatter(shared, broadcast=True, hash=False)
+        futures = [client.submit(_call_shared, function, sent, task, pure=False, retries=RETRIES) for task in tasks]
+        for future in as_dask_completed(futures):
+            yield future.result()
+
+
+_shared: tuple[Callable[..., Any], Task] | None = None
+
+
+def _remember(function: Callable[..., Any], shared: Task) -> None:
+    global _shared  # noqa: PLW0603  # a worker process serves one run
+    _shared = (function, shared)
+
+
+def _call(task: Task) -> Any:
+    assert _shared is not None
+    function, shared = _shared
+    return function(*shared, *task)
+
+
+def _call_shared(function: Callable[..., Any], shared: Sequence[Any], task: Task) -> Any:
+    return function(*shared, *task)

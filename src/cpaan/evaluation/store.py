@@ -1,0 +1,119 @@
+"""A run on disk: its configuration, every finished cell, and a mark when all are done.
+
+`config.json`, `results.jsonl` (a line for each cell and setting, written as soon as the cell is done), `results.csv`
+(the same, sorted), `models/` and, at the end, `DONE`. Tables are made from these alone.
+"""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from cpaan.data.atomic import write_atomically
+from cpaan.data.csv_text import csv_text
+from cpaan.errors import InputError
+
+Row = dict[str, Any]
+COLUMNS = ("method", "setting", "shots", "trial", "top1", "top5")
+
+
+class RunFolder:
+    """Where a run keeps its configuration and its results.
+
+    Parameters
+    ----------
+    path : made if it is missing
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> run = RunFolder(Path(tempfile.mkdtemp()) / "run")
+    >>> run.begin({"bank": "birds"}, {})
+    >>> run.append([{"method": "linear", "setting": "LSL", "shots": 1, "trial": 0, "top1": 50.0, "top5": 80.0}])
+    >>> [row["top1"] for row in run.rows()]
+    [50.0]
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.results = path / "results.jsonl"
+
+    def begin(self, config: dict[str, Any], versions: dict[str, str]) -> None:
+        """Write the configuration, or check that the run that is there has the same."""
+        existing = self.config()
+        if existing is None:
+            self._require_new()
+            self.path.mkdir(parents=True, exist_ok=True)
+            content = json.dumps({"config": config, "versions": versions}, indent=1)
+            write_atomically(self.path / "config.json", content.encode())
+            return
+        config = json.loads(json.dumps(config))  # as it reads back: tuples are lists
+        differing = sorted(k for k in config | existing if config.get(k) != existing.get(k))
+        if differing:
+            shown = "; ".join(f"{k}: {existing.get(k)!r} there, {config.get(k)!r} now" for k in differing)
+            raise InputError(f"{self.path} was made with another configuration ({shown}); give another folder")
+
+    def config(self) -> dict[str, Any] | None:
+        """Give the configuration of the run that is there, if any."""
+        try:
+            found = json.loads((self.path / "config.json").read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError) as error:
+            raise InputError(f"{self.path / 'config.json'} cannot be read: {error}") from error
+        if not isinstance(found, dict) or "config" not in found:
+            raise InputError(f"{self.path} holds something else than a benchmark run; give another folder")
+        config: dict[str, Any] = found["config"]
+        return config
+
+    def rows(self) -> list[Row]:
+        """Read all finished rows; a line torn by a crash is as if never written."""
+        if not self.results.exists():
+            return []
+        lines = self.results.read_text(encoding="utf-8").splitlines()
+        rows = [row for row in map(_parsed, lines) if row is not None]
+        return sorted(rows, key=lambda row: (row["method"], row["setting"], row["shots"], row["trial"]))
+
+    def append(self, rows: list[Row]) -> None:
+        """Add the rows of a finished cell, so that they survive whatever comes."""
+        lines = "".join(json.dumps(row) + "\n" for row in rows)
+        # A crash may have torn the last line: begin a new one, or this cell would be lost with it.
+        begin = "" if _ends_with_a_line(self.results) else "\n"
+        with self.results.open("a", encoding="utf-8") as file:
+            file.write(begin + lines)
+            file.flush()
+            os.fsync(file.fileno())
+
+    def write_csv(self) -> Path:
+        """Write all finished rows as `results.csv`."""
+        rows = self.rows()
+        path = self.path / "results.csv"
+        further = [name for name in (rows[0] if rows else {}) if name not in COLUMNS]
+        header = [*COLUMNS, *further]
+        lines = [[row.get(name) for name in header] for row in rows]
+        write_atomically(path, csv_text(header, lines).encode())
+        return path
+
+    def finish(self) -> None:
+        """Mark that every cell is done."""
+        write_atomically(self.path / "DONE", b"")
+
+    def _require_new(self) -> None:
+        if self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
+            raise InputError(f"{self.path} is not empty and holds no benchmark run; give another folder")
+
+
+def _ends_with_a_line(path: Path) -> bool:
+    if not path.exists() or path.stat().st_size == 0:
+        return True
+    with path.open("rb") as file:
+        file.seek(-1, os.SEEK_END)
+        return file.read(1) == b"\n"
+
+
+def _parsed(line: str) -> Row | None:
+    try:
+        row: Row = json.loads(line)
+    except ValueError:
+        return None
+    return row

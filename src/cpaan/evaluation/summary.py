@@ -1,0 +1,51 @@
+"""From the rows of a run to the figures of a table."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from cpaan.errors import InputError
+from cpaan.evaluation.intervals import Interval, mean_interval
+
+Key = tuple[str, str, int]  # method, setting, shots
+
+
+def summarize_rows(rows: Iterable[dict[str, Any]], measure: str = "top5") -> dict[Key, Interval]:
+    """Average a measure over trials, for every method, setting and number of shots.
+
+    >>> rows = [{"method": "m", "setting": "LSL", "shots": 1, "trial": t, "top5": 50.0 + t} for t in range(3)]
+    >>> str(summarize_rows(rows)["m", "LSL", 1])
+    '51.0 ± 2.5'
+    """
+    return {key: mean_interval(list(trials.values())) for key, trials in _by_trial(rows, measure).items()}
+
+
+def paired_differences(rows: Sequence[dict[str, Any]], reference: str, measure: str = "top5") -> dict[Key, Interval]:
+    """Average the difference to a reference method over the trials that both have.
+
+    Shots are the same in a trial for all methods, so the interval of the differences is narrower than those of the
+    two figures.
+
+    >>> ours = [{"method": "m", "setting": "LSL", "shots": 1, "trial": t, "top5": 50.0 + t} for t in range(3)]
+    >>> theirs = [{**row, "method": "r", "top5": row["top5"] - 2} for row in ours]
+    >>> str(paired_differences(ours + theirs, "r")["m", "LSL", 1])
+    '2.0 ± 0.0'
+    """
+    found = _by_trial(rows, measure)
+    if not any(method == reference for method, _, _ in found):
+        methods = ", ".join(sorted({method for method, _, _ in found}))
+        raise InputError(f"the reference method {reference!r} is not in the run, which has {methods}")
+    differences = {}
+    for (method, setting, shots), trials in found.items():
+        base = found.get((reference, setting, shots), {})
+        pairs = [trials[trial] - base[trial] for trial in trials if trial in base]
+        if method != reference and pairs:
+            differences[method, setting, shots] = mean_interval(pairs)
+    return differences
+
+
+def _by_trial(rows: Iterable[dict[str, Any]], measure: str) -> dict[Key, dict[int, float]]:
+    found: dict[Key, dict[int, float]] = {}
+    for row in rows:
+        if row[measure] is not None:
+            found.setdefault((row["method"], row["setting"], row["shots"]), {})[row["trial"]] = row[measure]
+    return found

@@ -1,0 +1,72 @@
+"""The tables of a benchmark: the paper's layout, best and second best marked, and differences to a reference."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from cpaan.evaluation.intervals import Interval
+from cpaan.evaluation.published import PUBLISHED, SHOTS
+from cpaan.evaluation.summary import Key, paired_differences, summarize_rows
+from cpaan.reporting.table import markdown_table
+
+SETTINGS = ("LSL", "GLSL")
+
+
+def benchmark_table(rows: Sequence[dict[str, Any]], measure: str = "top5") -> str:
+    """Lay out mean accuracies with intervals; **best** and _second best_ of a column are marked."""
+    return _table(summarize_rows(rows, measure), _methods(rows), mark=True)
+
+
+def difference_table(rows: Sequence[dict[str, Any]], reference: str, measure: str = "top5") -> str:
+    """Lay out the paired differences of every method to a reference, in points."""
+    methods = [method for method in _methods(rows) if method != reference]
+    return _table(paired_differences(rows, reference, measure), methods, mark=False, signed=True)
+
+
+def published_table() -> str:
+    """Lay out the table of the paper."""
+    header = ["method", "representation", "generation"]
+    header += [f"{setting} K={k}" for setting in SETTINGS for k in SHOTS]
+    columns = list(zip(*((*lsl, *glsl) for _, _, _, lsl, glsl in PUBLISHED), strict=True))
+    marked = list(zip(*(_marked(list(column), 1) for column in columns), strict=True))
+    rows = [[*names, *cells] for (*names, _, _), cells in zip(PUBLISHED, marked, strict=True)]
+    return markdown_table(header, [[str(cell) for cell in row] for row in rows])
+
+
+def _methods(rows: Sequence[dict[str, Any]]) -> list[str]:
+    return list(dict.fromkeys(row["method"] for row in rows))
+
+
+def _table(found: dict[Key, Interval], methods: Sequence[str], *, mark: bool, signed: bool = False) -> str:
+    shots = sorted({k for _, _, k in found})
+    columns = [(setting, k) for setting in SETTINGS for k in shots]
+    cells = []
+    for setting, k in columns:
+        intervals = [found.get((method, setting, k)) for method in methods]
+        texts = [_text(interval, signed) for interval in intervals]
+        if mark:
+            stars = _marks([None if interval is None else interval.mean for interval in intervals])
+            texts = [f"{star}{text}{star}" for star, text in zip(stars, texts, strict=True)]
+        cells.append(texts)
+    body = [[method, *(column[i] for column in cells)] for i, method in enumerate(methods)]
+    return markdown_table(["method", *(f"{setting} K={k}" for setting, k in columns)], body)
+
+
+def _text(interval: Interval | None, signed: bool) -> str:
+    if interval is None:
+        return "–"
+    return f"{'+' if signed and interval.mean >= 0 else ''}{interval}"
+
+
+def _marked(values: list[float | None], digits: int) -> list[str]:
+    stars = _marks(values)
+    texts = ["–" if value is None else f"{value:.{digits}f}" for value in values]
+    return [f"{star}{text}{star}" for star, text in zip(stars, texts, strict=True)]
+
+
+def _marks(values: Sequence[float | None]) -> list[str]:
+    """Give ``**`` for the best value, ``_`` for the second best, and nothing for the others."""
+    ranked = sorted({round(value, 1) for value in values if value is not None}, reverse=True)
+    if len(values) < len(SETTINGS):  # one method alone is no contest
+        return [""] * len(values)
+    marks = dict(zip(ranked, ("**", "_"), strict=False))
+    return ["" if value is None else marks.get(round(value, 1), "") for value in values]

@@ -1,0 +1,99 @@
+import csv
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner, Result
+
+from cpaan.cli.app import app
+from cpaan.data.archive import write_features
+from cpaan.data.feature_set import FeatureSet
+
+FAST = ["--set", "episodes=2", "--set", "width=8", "--set", "novel_per_episode=3", "--set", "batch_size=60"]
+
+
+def cpaan(*arguments: object) -> Result:
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def assert_refused(result: Result, message: str) -> None:
+    assert result.exit_code == 2, result.output
+    assert message in " ".join(result.stderr.split())
+
+
+@pytest.fixture
+def bank(tmp_path: Path) -> Path:
+    rng = np.random.default_rng(0)
+    names = [f"c{i}" for i in range(12)]
+    features = 3 * rng.normal(size=(12, 1, 5)) + rng.normal(size=(12, 15, 5))
+    everything = FeatureSet(features.reshape(-1, 5).astype(np.float32), np.repeat(names, 15))
+    write_features(tmp_path / "bank.npz", everything, np.arange(180) % 15 >= 10)
+    (tmp_path / "setup.json").write_text(json.dumps({"base": names[:7], "novel": names[7:], "note": "ignored"}))
+    return tmp_path / "bank.npz"
+
+
+def test_bench_writes_results_and_prints_the_tables(bank: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    arguments = ["bench", bank, "--setup", tmp_path / "setup.json", "--methods", "nearest-prototype,linear,ccov-gan"]
+    arguments += ["--shots", "1,5", "--trials", 2, "-o", run, *FAST]
+    result = cpaan(*arguments)
+    assert result.exit_code == 0, result.output
+    for part in ("LSL K=1", "GLSL K=5", "**", "Difference to nearest-prototype", "ccov-gan"):
+        assert part in result.stdout
+    with (run / "results.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 3 * 2 * 2 * 2
+    assert all(0 <= float(row["top1"]) <= float(row["top5"]) <= 100 for row in rows)
+    again = cpaan(*arguments, "--from-paper")
+    assert again.exit_code == 0
+    assert "48.4" in again.stdout
+    assert result.stdout in again.stdout
+    assert cpaan("bench", "-o", run).stdout == result.stdout
+
+
+def test_a_suffix_normalizes_as_the_option_does(bank: Path, tmp_path: Path) -> None:
+    common = ["bench", bank, "--setup", tmp_path / "setup.json", "--shots", "1", "--trials", 2]
+    one = cpaan(*common, "--methods", "nearest-prototype+l2", "-o", tmp_path / "one")
+    two = cpaan(*common, "--methods", "nearest-prototype", "--normalize", "l2", "-o", tmp_path / "two")
+    assert one.exit_code == two.exit_code == 0
+    assert one.stdout == two.stdout
+    assert_refused(
+        cpaan(*common, "--methods", "linear+l2", "--normalize", "none", "-o", tmp_path / "no"), "one normalization"
+    )
+
+
+def test_methods_are_listed_for_people_and_programs() -> None:
+    named = {"nearest-prototype", "linear", "c-gan", "ccyc-gan", "cdeli-gan", "ccov-gan"}
+    assert named <= {line.split()[0] for line in cpaan("methods").stdout.splitlines()}
+    assert named <= {method["name"] for method in json.loads(cpaan("methods", "--json").stdout)}
+
+
+def test_the_published_table_can_be_printed_alone() -> None:
+    shown = cpaan("bench", "--from-paper").stdout
+    row = next(line for line in shown.splitlines() if "cCov-GAN" in line and "PN" in line)
+    assert [cell.strip() for cell in row.split("|")[4:9]] == [
+        "**48.4**",
+        "**59.3**",
+        "**70.2**",
+        "**76.5**",
+        "**79.3**",
+    ]
+
+
+def test_bench_refuses_wrong_input_and_writes_nothing(bank: Path, tmp_path: Path) -> None:
+    setup, run = tmp_path / "setup.json", tmp_path / "run"
+    common = ["bench", bank, "--setup", setup, "-o", run]
+    assert_refused(cpaan(*common, "--methods", "magic"), "unknown method 'magic'")
+    assert_refused(cpaan(*common, "--methods", "linear", "--shots", "one"), "--shots takes whole numbers")
+    assert_refused(cpaan(*common, "--methods", "linear", "--shots", "11"), "too few to draw 11 shots")
+    assert_refused(cpaan(*common, "--methods", "linear", "--reference", "c-gan"), "is not one of the methods")
+    assert_refused(cpaan(*common, "--methods", "c-gan", "--set", "speed=1"), "a recipe has no speed")
+    assert_refused(cpaan(*common, "--measure", "top3"), "top1 or top5")
+    assert_refused(cpaan("bench", bank, "-o", run), "--setup")
+    assert_refused(cpaan("bench"), "give a bank")
+    setup.write_text(json.dumps({"base": ["c0", "c1", "c2", "c3"], "novel": ["c3", "c4"]}))
+    assert_refused(cpaan(*common, "--methods", "linear", "--shots", "1"), "c3")
+    setup.write_text(json.dumps({"base": ["c0", "c1"], "novel": ["zebra"]}))
+    assert_refused(cpaan(*common, "--methods", "linear", "--shots", "1"), "zebra")
+    assert not run.exists()

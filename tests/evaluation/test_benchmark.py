@@ -1,0 +1,213 @@
+"""The benchmark: protocol, reuse, resume, and the same bits wherever cells are computed."""
+
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cpaan.classifiers.nearest_prototype import NearestPrototype
+from cpaan.data.feature_set import FeatureSet
+from cpaan.errors import InputError
+from cpaan.evaluation import benchmark
+from cpaan.evaluation.benchmark import Plan, normalize, run_benchmark
+from cpaan.evaluation.executors import run_in_processes, run_on_dask
+from cpaan.evaluation.normalization import Normalization
+from cpaan.evaluation.store import RunFolder
+from cpaan.evaluation.summary import paired_differences, summarize_rows
+
+sys.path.insert(0, str(Path(__file__).parent))
+from small_bank import small_bank
+
+SETTINGS: dict[str, Any] = {"episodes": 2, "width": 8, "novel_per_episode": 4, "batch_size": 60, "device": "cpu"}
+PLAN = Plan(("nearest-prototype", "linear", "ccov-gan"), shots=(1, 3), trials=2, settings=SETTINGS)
+
+
+def without_time(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [{name: value for name, value in row.items() if name != "seconds"} for row in rows]
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[dict[str, Any]]]:
+    folder = tmp_path_factory.mktemp("runs") / "run"
+    return folder, run_benchmark(PLAN, small_bank(), folder)
+
+
+def test_nearest_prototype_figures_are_those_of_a_plain_loop(finished: tuple[Path, list[dict[str, Any]]]) -> None:
+    data = small_bank()
+    for row in finished[1]:
+        if row["method"] != "nearest-prototype":
+            continue
+        shots = data.shots(row["trial"], row["shots"])
+        means = {name: shots.of_class(name).mean(0) for name in shots.classes}
+        test = data.novel_test
+        if row["setting"] == "GLSL":
+            means |= {name: data.base_train.of_class(name).mean(0) for name in data.base_train.classes}
+            test = data.novel_test.concatenate(data.base_test)
+        hits = {1: 0, 5: 0}
+        for x, name in zip(test.features, test.names, strict=True):
+            ranked = sorted(means, key=lambda c: float(np.linalg.norm(x - means[c])))
+            for k in hits:
+                hits[k] += name in ranked[:k]
+        assert row["top1"] == pytest.approx(100 * hits[1] / len(test))
+        assert row["top5"] == pytest.approx(100 * hits[5] / len(test))
+
+
+def test_a_run_writes_tidy_results_its_config_and_a_mark(finished: tuple[Path, list[dict[str, Any]]]) -> None:
+    folder, rows = finished
+    assert len(rows) == 3 * 2 * 2 * 2
+    lines = (folder / "results.csv").read_text().splitlines()
+    assert lines[0].startswith("method,setting,shots,trial,top1,top5,")
+    assert len(lines) == 1 + len(rows)
+    recorded = json.loads((folder / "config.json").read_text())
+    assert recorded["config"]["settings"] == SETTINGS
+    assert {"torch", "cpaan"} <= set(recorded["versions"])
+    assert (folder / "DONE").exists()
+    generated = next(row for row in rows if row["method"] == "ccov-gan" and row["setting"] == "GLSL")
+    assert generated["diversity"] > 0
+    assert generated["real_diversity"] > 0
+    assert generated["covariance_distance"] > 0
+    assert generated["harmonic_top1"] <= max(generated["base_top1"], generated["novel_top1"]) + 1e-9
+
+
+def test_base_training_happens_once_and_an_interrupted_run_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, finished: tuple[Path, list[dict[str, Any]]]
+) -> None:
+    fits: list[int] = []
+    original = benchmark.run_cell
+
+    def failing(*arguments: Any) -> Any:
+        fits.append(1)
+        if len(fits) == 10:
+            raise KeyboardInterrupt
+        return original(*arguments)
+
+    monkeypatch.setattr(benchmark, "run_cell", failing)
+    with pytest.raises(KeyboardInterrupt):
+        run_benchmark(PLAN, small_bank(), tmp_path / "run")
+    run = RunFolder(tmp_path / "run")
+    assert len(run.rows()) == 9 * 2
+    assert not (tmp_path / "run" / "DONE").exists()
+    before = (tmp_path / "run" / "models" / "ccov-gan" / "config.json").stat().st_mtime_ns
+    with run.results.open("a") as file:
+        file.write('{"method": "torn')  # as a crash in the middle of a line would leave it
+    rows = run_benchmark(PLAN, small_bank(), tmp_path / "run")
+    assert len(fits) == 10 + 3
+    assert (tmp_path / "run" / "models" / "ccov-gan" / "config.json").stat().st_mtime_ns == before
+    assert without_time(rows) == without_time(finished[1])
+
+
+def test_processes_give_the_same_bits(tmp_path: Path, finished: tuple[Path, list[dict[str, Any]]]) -> None:
+    rows = run_benchmark(PLAN, small_bank(), tmp_path / "run", jobs=2)
+    assert without_time(rows) == without_time(finished[1])
+
+
+def test_a_dask_cluster_gives_the_same_bits_even_if_a_worker_dies(
+    tmp_path: Path, finished: tuple[Path, list[dict[str, Any]]]
+) -> None:
+    distributed: Any = pytest.importorskip("dask.distributed", reason="needs the extra 'cluster'")
+    killed: list[int] = []
+
+    def kill_a_worker(done: int, total: int) -> None:
+        if not killed:
+            killed.append(cluster.workers[0].process.pid)
+            os.kill(killed[0], signal.SIGKILL)
+
+    with distributed.LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None) as cluster:
+        address = cluster.scheduler_address
+        rows = run_benchmark(PLAN, small_bank(), tmp_path / "run", scheduler=address, tell=kill_a_worker)
+    assert killed
+    assert without_time(rows) == without_time(finished[1])
+
+
+def test_an_error_in_a_process_reaches_the_caller() -> None:
+    with pytest.raises(ZeroDivisionError):
+        list(run_in_processes(divmod, (1,), [(1,), (0,)], jobs=2))
+
+
+def test_no_scheduler_is_a_clear_error() -> None:
+    with pytest.raises(InputError, match="no Dask scheduler answers"):
+        list(run_on_dask(divmod, (1,), [(1,)], "tcp://127.0.0.1:9"))
+
+
+def test_another_plan_or_other_data_is_refused_and_nothing_overwritten(
+    finished: tuple[Path, list[dict[str, Any]]], tmp_path: Path
+) -> None:
+    folder, rows = finished
+    with pytest.raises(InputError, match=r"another configuration \(trials: 2 there, 3 now"):
+        run_benchmark(Plan(PLAN.methods, (1, 3), 3, settings=SETTINGS), small_bank(), folder)
+    with pytest.raises(InputError, match=r"another configuration \(data"):
+        run_benchmark(PLAN, small_bank(n_novel=7), folder)
+    assert RunFolder(folder).rows() == rows
+    (tmp_path / "thesis.tex").write_text("years of work")
+    with pytest.raises(InputError, match="not empty and holds no benchmark run"):
+        run_benchmark(PLAN, small_bank(), tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+def test_too_many_shots_are_refused_before_anything_is_written(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="12 training examples, too few to draw 13 shots"):
+        run_benchmark(Plan(("linear",), shots=(1, 13)), small_bank(), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("plan", "message"),
+    [
+        ({"methods": ("magic",)}, "unknown method 'magic'; choose from nearest-prototype"),
+        ({"methods": ()}, "methods must be given"),
+        ({"methods": ("linear", "linear")}, "each once"),
+        ({"methods": ("linear",), "shots": (0,)}, "at least 1"),
+        ({"methods": ("linear",), "trials": 0}, "at least 1"),
+        ({"methods": ("linear",), "classifier": "forest"}, "unknown classifier 'forest'"),
+    ],
+)
+def test_wrong_plans_are_refused(plan: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        Plan(**plan)
+
+
+def test_normalizations_do_what_they_say() -> None:
+    data = small_bank()
+    X = data.base_train.features.astype(np.float64)
+    l2 = normalize(data, "l2")
+    np.testing.assert_allclose(l2.base_train.features, X / np.linalg.norm(X, axis=1, keepdims=True), rtol=1e-5)
+    centred = normalize(data, "center-l2")
+    T = data.novel_test.features - X.mean(0)  # the mean of base training examples, also for novel test examples
+    np.testing.assert_allclose(
+        centred.novel_test.features, T / np.linalg.norm(T, axis=1, keepdims=True), rtol=1e-4, atol=1e-6
+    )
+    np.testing.assert_allclose(np.linalg.norm(centred.shots(0, 2).features, axis=1), 1, rtol=1e-5)
+    zero = FeatureSet([[0.0, 0.0], [3.0, 4.0]], ["a", "b"])
+    assert np.isfinite(Normalization.fitted("l2", zero).apply(zero).features).all()
+    with pytest.raises(InputError, match="none, l2, center-l2"):
+        normalize(data, "l1")
+
+
+def test_paired_differences_remove_what_trials_have_in_common() -> None:
+    rng = np.random.default_rng(0)
+    luck = rng.normal(0, 5, size=6)
+    rows = [
+        {"method": m, "setting": "LSL", "shots": 1, "trial": t, "top5": 50 + luck[t] + gain + rng.normal(0, 0.1)}
+        for m, gain in (("ours", 2.0), ("theirs", 0.0))
+        for t in range(6)
+    ]
+    difference = paired_differences(rows, "theirs")["ours", "LSL", 1]
+    assert difference.mean == pytest.approx(2.0, abs=0.2)
+    assert difference.half_width < 0.1 * summarize_rows(rows)["ours", "LSL", 1].half_width
+    with pytest.raises(InputError, match="'nobody' is not in the run, which has ours, theirs"):
+        paired_differences(rows, "nobody")
+
+
+def test_generated_examples_reach_the_classifier(finished: tuple[Path, list[dict[str, Any]]]) -> None:
+    """An augmenter that puts novel classes elsewhere must change the prototypes, hence the figures."""
+    by_method = {
+        name: [row["top1"] for row in finished[1] if row["method"] == name]
+        for name in ("nearest-prototype", "ccov-gan")
+    }
+    assert by_method["nearest-prototype"] != by_method["ccov-gan"]
+    assert isinstance(benchmark.make_classifier("nearest-prototype"), NearestPrototype)
