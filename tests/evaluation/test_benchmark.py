@@ -3,28 +3,41 @@
 import json
 import os
 import signal
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from cpaan.classifiers.nearest_prototype import NearestPrototype
+from cpaan.data.benchmark import BenchmarkData, ShotSource
 from cpaan.data.feature_set import FeatureSet
 from cpaan.errors import InputError
-from cpaan.evaluation import benchmark
 from cpaan.evaluation.benchmark import Plan, normalize, run_benchmark
+from cpaan.evaluation.cell import run_cell
 from cpaan.evaluation.executors import run_in_processes, run_on_dask
 from cpaan.evaluation.normalization import Normalization
 from cpaan.evaluation.store import RunFolder
 from cpaan.evaluation.summary import paired_differences, summarize_rows
 
-sys.path.insert(0, str(Path(__file__).parent))
-from small_bank import small_bank
-
 SETTINGS: dict[str, Any] = {"episodes": 2, "width": 8, "novel_per_episode": 4, "batch_size": 60, "device": "cpu"}
 PLAN = Plan(("nearest-prototype", "linear", "ccov-gan"), shots=(1, 3), trials=2, settings=SETTINGS)
+
+
+def small_bank(n_base: int = 8, n_novel: int = 6, per_class: int = 12, test: int = 5) -> BenchmarkData:
+    rng = np.random.default_rng(0)
+    centers = 3 * rng.normal(size=(n_base + n_novel, 1, 6))
+
+    def draw(classes: range, number: int) -> FeatureSet:
+        features = centers[classes] + rng.normal(size=(len(classes), number, 6))
+        names = np.repeat([f"c{c}" for c in classes], number)
+        return FeatureSet(features.reshape(-1, 6).astype(np.float32), names)
+
+    base, novel = range(n_base), range(n_base, n_base + n_novel)
+    shots = draw(novel, per_class)
+    members = tuple(np.flatnonzero(shots.labels == label) for label in range(n_novel))
+    return BenchmarkData(
+        draw(base, per_class), draw(base, test), draw(novel, test), ShotSource(shots.classes, members, shots.take)
+    )
 
 
 def without_time(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -78,15 +91,14 @@ def test_base_training_happens_once_and_an_interrupted_run_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, finished: tuple[Path, list[dict[str, Any]]]
 ) -> None:
     fits: list[int] = []
-    original = benchmark.run_cell
 
     def failing(*arguments: Any) -> Any:
         fits.append(1)
         if len(fits) == 10:
             raise KeyboardInterrupt
-        return original(*arguments)
+        return run_cell(*arguments)
 
-    monkeypatch.setattr(benchmark, "run_cell", failing)
+    monkeypatch.setattr("cpaan.evaluation.benchmark.run_cell", failing)
     with pytest.raises(KeyboardInterrupt):
         run_benchmark(PLAN, small_bank(), tmp_path / "run")
     run = RunFolder(tmp_path / "run")
@@ -210,4 +222,3 @@ def test_generated_examples_reach_the_classifier(finished: tuple[Path, list[dict
         for name in ("nearest-prototype", "ccov-gan")
     }
     assert by_method["nearest-prototype"] != by_method["ccov-gan"]
-    assert isinstance(benchmark.make_classifier("nearest-prototype"), NearestPrototype)

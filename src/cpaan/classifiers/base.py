@@ -104,13 +104,17 @@ class ScoreClassifier(ClassifierMixin, BaseEstimator):
         labels: npt.NDArray[Any] = self.classes_[chosen]
         return labels
 
-    def _read_training_data(self, X: Any, y: Any, sample_weight: Any) -> tuple[FloatArray, IntegerArray, FloatArray]:
+    def _read_training_data(
+        self, X: Any, y: Any, sample_weight: Any, *, keep_single: bool = False
+    ) -> tuple[npt.NDArray[Any], IntegerArray, FloatArray]:
         """Check what was given to `fit` and set `classes_`.
 
         Returns features, indices into `classes_`, and positive weights. An example of weight zero is left out
-        altogether, with its class if that has no other, so that weighting is the same as repeating.
+        altogether, with its class if that has no other, so that weighting is the same as repeating. Features are
+        in double precision, or where `keep_single` is true as given if that is single precision.
         """
-        features, labels = validate_data(self, _without_torch(X), _without_torch(y), dtype=np.float64)
+        kept = [np.float64, np.float32] if keep_single else np.float64
+        features, labels = validate_data(self, _without_torch(X), _without_torch(y), dtype=kept)
         check_classification_targets(labels)
         weights = _check_sample_weight(
             _without_torch(sample_weight), features, dtype=np.float64, ensure_non_negative=True

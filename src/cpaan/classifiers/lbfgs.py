@@ -12,7 +12,7 @@ here, which costs far more than the work itself where other processes are busy.
 import math
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import numpy as np
@@ -27,11 +27,17 @@ MOST_TRIALS = 40
 
 @dataclass(frozen=True)
 class Minimum:
-    """Where the search ended: the point, the value there, the steps taken, whether the gradient vanished."""
+    """Where the search ended.
+
+    Besides the point and the value there: the steps taken, how often the objective was asked, the decrease that
+    the next step promises, and whether a tolerance was met.
+    """
 
     point: FloatArray
     value: float
     iterations: int
+    evaluations: int
+    gain: float
     converged: bool
 
 
@@ -43,7 +49,15 @@ class _State:
 
 
 def minimize(
-    objective: Objective, start: FloatArray, *, max_iterations: int, tolerance: float, history_size: int = 10
+    objective: Objective,
+    start: FloatArray,
+    *,
+    max_iterations: int,
+    tolerance: float,
+    gain_tolerance: float = 0.0,
+    max_evaluations: float = math.inf,
+    unit_scale: bool = False,
+    history_size: int = 10,
 ) -> Minimum:
     """Minimise a smooth function.
 
@@ -61,13 +75,20 @@ def minimize(
     tolerance : float
         Stop when the Euclidean norm of the gradient is no larger. Like every step before it, this does not
         depend on the choice of an orthonormal basis.
+    gain_tolerance : float, default=0.0
+        Stop also when the decrease to be expected, g · H g / 2 (half of it in a full step along a straight
+        slope, all that is left where H is the inverse Hessian), is no larger at two points in a row.
+    max_evaluations : float, default=inf
+        How often the objective may be asked.
+    unit_scale : bool, default=False
+        Whether the coordinates are such that curvatures are about one, so that −g is a good first step.
     history_size : int, default=10
         How many pairs to remember.
 
     Returns
     -------
     Minimum
-        Not converged where the steps ran out, or where rounding leaves nothing to gain.
+        Not converged where steps or evaluations ran out, or where rounding leaves nothing to gain.
 
     Examples
     --------
@@ -77,21 +98,38 @@ def minimize(
     >>> found.point.round(6), found.converged
     (array([1., 2.]), True)
     """
-    state = _State(start, *objective(start))
+    counted = _Counted(objective, max_evaluations)
+    state = _State(start, *counted(start))
     history: deque[tuple[FloatArray, FloatArray, float]] = deque(maxlen=history_size)
-    for iteration in range(max_iterations):
-        if _norm(state.gradient) <= tolerance:
-            return Minimum(state.point, state.value, iteration, True)
+    last_gain = math.inf
+    for iteration in range(max_iterations + 1):
         direction = _direction(state.gradient, history)
+        gain = -_dot(state.gradient, direction) / 2
+        # One small gain may be luck: before there is any history, H knows nothing of flat directions.
+        converged = _norm(state.gradient) <= tolerance or max(gain, last_gain) <= gain_tolerance
+        ended = Minimum(state.point, state.value, iteration, counted.count, gain, converged)
+        if converged or iteration == max_iterations:
+            break
         # Without curvature the scale of the gradient means nothing: begin with a step of length one or less.
-        first_step = 1.0 if history else min(1.0, 1.0 / _norm(state.gradient))
-        reached = _line_search(objective, state, direction, first_step)
+        first_step = 1.0 if history or unit_scale else min(1.0, 1.0 / _norm(state.gradient))
+        reached = _line_search(counted, state, direction, first_step)
         if reached is None:
-            return Minimum(state.point, state.value, iteration, False)
+            return replace(ended, evaluations=counted.count)
         step, change = reached.point - state.point, reached.gradient - state.gradient
         history.append((step, change, _dot(step, change)))
-        state = reached
-    return Minimum(state.point, state.value, max_iterations, _norm(state.gradient) <= tolerance)
+        state, last_gain = reached, gain
+    return ended
+
+
+class _Counted:
+    """An objective that counts how often it is asked."""
+
+    def __init__(self, objective: Objective, most: float) -> None:
+        self.objective, self.most, self.count = objective, most, 0
+
+    def __call__(self, point: FloatArray) -> tuple[float, FloatArray]:
+        self.count += 1
+        return self.objective(point)
 
 
 def _direction(gradient: FloatArray, history: deque[tuple[FloatArray, FloatArray, float]]) -> FloatArray:
@@ -110,13 +148,14 @@ def _direction(gradient: FloatArray, history: deque[tuple[FloatArray, FloatArray
     return direction
 
 
-def _line_search(objective: Objective, state: _State, direction: FloatArray, length: float) -> _State | None:
+def _line_search(objective: _Counted, state: _State, direction: FloatArray, length: float) -> _State | None:
     """Find a point that is lower and flatter along the direction, by doubling and halving."""
     slope = _dot(state.gradient, direction)
     # Close to the minimum the decrease drowns in rounding; the curvature condition still leads on.
     slack = 4 * np.finfo(np.float64).eps * abs(state.value)
     shortest, longest = 0.0, float("inf")
-    for _ in range(MOST_TRIALS if slope < 0 else 0):
+    trials = int(min(MOST_TRIALS, objective.most - objective.count))
+    for _ in range(trials if slope < 0 else 0):
         point = state.point + length * direction
         trial = _State(point, *objective(point))
         # Written so that a value of NaN or infinity counts as too far.

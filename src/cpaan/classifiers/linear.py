@@ -12,9 +12,18 @@ from typing import Any
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 
-from cpaan.classifiers.base import FloatArray, IntegerArray, ScoreClassifier
-from cpaan.classifiers.lbfgs import Objective, minimize
+from cpaan.classifiers.base import FloatArray, ScoreClassifier
+from cpaan.classifiers.lbfgs import Minimum, minimize
+from cpaan.classifiers.linear_problem import BlockProblem, ExactProblem, Problem, Solution
 from cpaan.errors import InputError
+
+PRECISIONS = ("auto", "double", "single")
+LARGE = 10**9  # examples × features × classes, from which "auto" means single precision
+
+# Decrease of the objective, in nats for each example, that the next step of a search in single precision promises.
+# On features of ResNet-10, test accuracy stays within 0.2 points of the minimum's once it is below the second.
+NEGLIGIBLE_GAIN, HARMLESS_GAIN = 1e-4, 1e-3
+SINGLE_HISTORY = 30
 
 
 class LinearClassifier(ScoreClassifier):
@@ -28,6 +37,10 @@ class LinearClassifier(ScoreClassifier):
 
     which is scikit-learn's `LogisticRegression(C=1 / (n * weight_decay))` for three or more classes.
 
+    Small problems are solved exactly, in double precision. Large ones are brought close enough to the minimum for
+    the same accuracy, in single precision: a row block at a time, so that besides the examples and one copy of
+    them in single precision memory does not grow with their number, and in at most `max_passes` passes.
+
     Parameters
     ----------
     weight_decay : float, default=1e-3
@@ -36,7 +49,18 @@ class LinearClassifier(ScoreClassifier):
         Most steps of L-BFGS; a `ConvergenceWarning` tells where they were not enough.
     tolerance : float, default=1e-7
         Training stops when the norm of the gradient is no larger. The gradient is that of parameters brought
-        to a common scale, so the number means the same for features in any unit.
+        to a common scale, so the number means the same for features in any unit. In single precision it also
+        stops when twice in a row the next step promises to lower the objective by 1e-4 or less.
+    precision : {"auto", "double", "single"}, default="auto"
+        How to train. "auto" is single precision where examples × features × classes reach 10⁹ and there are at
+        least as many examples as features.
+    max_passes : int, default=20
+        Most passes over the examples in single precision. Where they end the search, a `ConvergenceWarning` is
+        given only if a further step promises to lower the objective by more than 1e-3: less has been seen to
+        change test accuracy by 0.2 points at most.
+    warm_start : bool, default=False
+        Whether to begin with the solution of the last call to `fit`, for the classes that it knew, instead of
+        with zero. Saves passes where some examples have changed, or classes have come or gone.
 
     Attributes
     ----------
@@ -46,6 +70,8 @@ class LinearClassifier(ScoreClassifier):
         The b whose entries sum to zero.
     n_iterations_ : int
         Steps taken.
+    n_passes_ : int
+        Passes over the examples, of which a step takes one or a few more.
     classes_ : ndarray of shape (n_classes,)
         The labels, sorted.
     n_features_in_ : int
@@ -64,11 +90,24 @@ class LinearClassifier(ScoreClassifier):
     coef_: FloatArray
     intercept_: FloatArray
     n_iterations_: int
+    n_passes_: int
 
-    def __init__(self, *, weight_decay: float = 1e-3, max_iterations: int = 1000, tolerance: float = 1e-7) -> None:
+    def __init__(
+        self,
+        *,
+        weight_decay: float = 1e-3,
+        max_iterations: int = 1000,
+        tolerance: float = 1e-7,
+        precision: str = "auto",
+        max_passes: int = 20,
+        warm_start: bool = False,
+    ) -> None:
         self.weight_decay = weight_decay
         self.max_iterations = max_iterations
         self.tolerance = tolerance
+        self.precision = precision
+        self.max_passes = max_passes
+        self.warm_start = warm_start
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "LinearClassifier":
         """Minimise the objective.
@@ -88,27 +127,57 @@ class LinearClassifier(ScoreClassifier):
             Itself.
         """
         self._check_settings()
-        features, targets, weights = self._read_training_data(X, y, sample_weight)
-        n_classes, shares = len(self.classes_), weights / weights.sum()
-        # Subtracting the mean only renames the intercept, which is not penalised, and shortens the search.
-        mean = shares @ features
-        design, basis = _reduce(features - mean)
-        scale = _common_scale(design, shares, len(basis), n_classes, self.weight_decay)
-        design = np.column_stack([design / scale, np.ones(len(design))])
-        penalty = np.full((design.shape[1], 1), self.weight_decay / scale**2)
-        penalty[-1] = 0
-        found = minimize(
-            _objective(design, targets, shares, penalty),
-            np.zeros((design.shape[1], n_classes)),
+        known = self._known_solution()
+        features, targets, weights = self._read_training_data(X, y, sample_weight, keep_single=True)
+        single, shares = self._is_single(features.shape), weights / weights.sum()
+        problem: Problem = (
+            BlockProblem(features, targets, shares, len(self.classes_), self.weight_decay)
+            if single
+            else ExactProblem(
+                features.astype(np.float64, copy=False), targets, shares, len(self.classes_), self.weight_decay
+            )
+        )
+        start = problem.point(self._start(known))
+        found = self._minimize_in_single(problem, start) if single else self._minimize_exactly(problem, start)
+        if not found.converged and not (single and found.gain <= HARMLESS_GAIN):
+            self._warn(found)
+        self.n_iterations_, self.n_passes_ = found.iterations, found.evaluations
+        self.coef_, self.intercept_ = problem.solution(found.point)
+        return self
+
+    def _minimize_exactly(self, problem: Problem, start: FloatArray) -> Minimum:
+        return minimize(problem.objective, start, max_iterations=self.max_iterations, tolerance=self.tolerance)
+
+    def _minimize_in_single(self, problem: Problem, start: FloatArray) -> Minimum:
+        return minimize(
+            problem.objective,
+            start,
             max_iterations=self.max_iterations,
             tolerance=self.tolerance,
+            gain_tolerance=NEGLIGIBLE_GAIN,
+            max_evaluations=self.max_passes,
+            unit_scale=True,
+            history_size=SINGLE_HISTORY,
         )
-        if not found.converged:
-            self._warn(found.iterations)
-        self.n_iterations_ = found.iterations
-        self.coef_ = np.ascontiguousarray((basis @ found.point[:-1] / scale).T)
-        self.intercept_ = found.point[-1] - self.coef_ @ mean
-        return self
+
+    def _is_single(self, shape: tuple[int, ...]) -> bool:
+        n, n_features = shape
+        large = n >= n_features and n * n_features * len(self.classes_) >= LARGE
+        return self.precision == "single" or (self.precision == "auto" and large)
+
+    def _known_solution(self) -> dict[Any, tuple[FloatArray, float]]:
+        """Give W_c and b_c for each class of the last fit, if there was one and it counts."""
+        if not (self.warm_start and hasattr(self, "coef_")):
+            return {}
+        return dict(zip(self.classes_.tolist(), zip(self.coef_, self.intercept_, strict=True), strict=True))
+
+    def _start(self, known: dict[Any, tuple[FloatArray, float]]) -> Solution:
+        start = Solution(np.zeros((len(self.classes_), self.n_features_in_)), np.zeros(len(self.classes_)))
+        for index, label in enumerate(self.classes_.tolist()):
+            # Other features than last time: nothing known is of use.
+            if label in known and len(known[label][0]) == self.n_features_in_:
+                start.coef[index], start.intercept[index] = known[label]
+        return start
 
     def _score(self, X: FloatArray) -> FloatArray:
         scores: FloatArray = X @ self.coef_.T
@@ -123,55 +192,16 @@ class LinearClassifier(ScoreClassifier):
         if not self.tolerance > 0:
             raise InputError(f"tolerance is {self.tolerance}; give a positive number")
 
-    def _warn(self, iterations: int) -> None:
+        if self.precision not in PRECISIONS:
+            raise InputError(f"precision is {self.precision!r}; give one of {', '.join(PRECISIONS)}")
+        if not self.max_passes >= 1:
+            raise InputError(f"max_passes is {self.max_passes}; give 1 or more")
+
+    def _warn(self, found: Minimum) -> None:
         warnings.warn(
-            f"the linear classifier has not converged in {iterations} steps; raise max_iterations "
-            f"({self.max_iterations}), tolerance ({self.tolerance}) or weight_decay ({self.weight_decay})",
+            f"the linear classifier has not converged in {found.iterations} steps and {found.evaluations} passes; "
+            f"raise max_iterations ({self.max_iterations}), tolerance ({self.tolerance}), weight_decay "
+            f"({self.weight_decay}) or, in single precision, max_passes ({self.max_passes})",
             ConvergenceWarning,
             stacklevel=3,
         )
-
-
-def _reduce(centred: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Rotate into the span of the examples where these are fewer than the dimensions.
-
-    The best W lies in that span, because any part of it outside costs weight decay and changes no score; an
-    orthonormal basis leaves ‖W‖_F as it is. Without it, five shots in 2048 dimensions pay for all 2048.
-    """
-    if len(centred) >= centred.shape[1]:
-        return centred, np.eye(centred.shape[1])
-    basis, _ = np.linalg.qr(centred.T)
-    return centred @ basis, basis
-
-
-def _common_scale(
-    centred: FloatArray, shares: FloatArray, n_features: int, n_classes: int, weight_decay: float
-) -> float:
-    """One factor that gives W about the same curvature as b, which lets L-BFGS take steps in both at once.
-
-    Where all classes are equally likely the curvature is 1 / classes for b, and variance / classes +
-    weight_decay for W. The variance along a direction lies between the mean over features and D times that;
-    their geometric mean took fewer steps than either on features of ResNet-10 and MiniLM.
-    """
-    total_variance = float(shares @ np.square(centred).sum(axis=1))
-    scale = math.sqrt(total_variance / math.sqrt(n_features) + n_classes * weight_decay)
-    return scale if scale > 0 else 1.0
-
-
-def _objective(design: FloatArray, targets: IntegerArray, shares: FloatArray, penalty: FloatArray) -> Objective:
-    rows = np.arange(len(targets))
-
-    def objective(parameters: FloatArray) -> tuple[float, FloatArray]:
-        scores = design @ parameters
-        scores -= scores.max(axis=1, keepdims=True)
-        own = scores[rows, targets]
-        exponentials = np.exp(scores, out=scores)
-        totals = exponentials.sum(axis=1)
-        decay = penalty * parameters
-        value = (decay * parameters).sum() / 2 + shares @ (np.log(totals) - own)
-        residuals = exponentials
-        residuals *= (shares / totals)[:, np.newaxis]
-        residuals[rows, targets] -= shares
-        return float(value), design.T @ residuals + decay
-
-    return objective

@@ -7,6 +7,7 @@ The classifier of J. Snell, K. Swersky and R. S. Zemel, "Prototypical networks f
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from cpaan.classifiers.base import FloatArray, IntegerArray, ScoreClassifier
 
@@ -58,7 +59,7 @@ class NearestPrototype(ScoreClassifier):
             Itself.
         """
         features, targets, weights = self._read_training_data(X, y, sample_weight)
-        self.prototypes_ = _weighted_class_means(features, targets, weights, len(self.classes_))
+        self.prototypes_ = weighted_class_means(features, targets, weights, len(self.classes_))
         return self
 
     def _score(self, X: FloatArray) -> FloatArray:
@@ -72,9 +73,10 @@ class NearestPrototype(ScoreClassifier):
         return np.minimum(scores, 0.0, out=scores)
 
 
-def _weighted_class_means(
-    features: FloatArray, targets: IntegerArray, weights: FloatArray, n_classes: int
+def weighted_class_means(
+    features: npt.NDArray[Any], targets: IntegerArray, weights: FloatArray, n_classes: int
 ) -> FloatArray:
+    """Average the examples of each class in double precision, classes × D."""
     # Sorted by class, so that each example is touched once and no indicator matrix of n × classes is needed.
     order = np.argsort(targets, kind="stable")
     ends = np.bincount(targets, minlength=n_classes).cumsum()
