@@ -1,7 +1,7 @@
 """The demonstration at a tiny size, and what the spiral shows."""
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -21,13 +21,14 @@ def test_the_demo_writes_its_pictures_and_its_table(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(glyphs, "SHOTS", (1, 5))
     told: list[str] = []
 
-    def bars(title: str) -> Any:
-        def tell(progress: Progress) -> None:
-            told.append(f"{title}: {progress.episode}/{progress.episodes}")
+    class Told:
+        def __call__(self, title: str) -> Callable[[Progress], None]:
+            return lambda progress: told.append(f"{title}: {progress.episode}/{progress.episodes}")
 
-        return tell
+        def count(self, title: str, unit: str) -> Callable[[int, int], None]:
+            return lambda done, total: told.append(f"{title}: {done}/{total} {unit}")
 
-    result = run.run_demo(tmp_path / "out", 0, bars)
+    result = run.run_demo(tmp_path / "out", 0, Told())
     assert sorted(p.name for p in (tmp_path / "out").iterdir()) == ["glyphs.png", "spiral.png", "table.csv", "table.md"]
     for name in ("glyphs.png", "spiral.png"):
         picture = np.asarray(Image.open(tmp_path / "out" / name).convert("L"))
@@ -36,6 +37,7 @@ def test_the_demo_writes_its_pictures_and_its_table(tmp_path: Path, monkeypatch:
     assert [line.split("|")[1].strip() for line in lines[-3:]] == ["no augmentation", "c-GAN", "cCov-GAN"]
     assert "glyphs, ccov-gan: 2/2" in told
     assert "spiral, c-gan back: 3/3" in told
+    assert "glyphs, classifying: 3/3 methods" in told
 
 
 def test_ccov_gan_covers_more_of_the_unseen_arms_than_c_gan() -> None:

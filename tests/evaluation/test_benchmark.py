@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from cpaan.evaluation.executors import run_in_processes, run_on_dask
 from cpaan.evaluation.normalization import Normalization
 from cpaan.evaluation.store import RunFolder
 from cpaan.evaluation.summary import paired_differences, summarize_rows
+from cpaan.training.trainer import Progress
 
 SETTINGS: dict[str, Any] = {"episodes": 2, "width": 8, "novel_per_episode": 4, "batch_size": 60, "device": "cpu"}
 PLAN = Plan(("nearest-prototype", "linear", "ccov-gan"), shots=(1, 3), trials=2, settings=SETTINGS)
@@ -124,14 +126,21 @@ def test_a_dask_cluster_gives_the_same_bits_even_if_a_worker_dies(
     distributed: Any = pytest.importorskip("dask.distributed", reason="needs the extra 'cluster'")
     killed: list[int] = []
 
-    def kill_a_worker(done: int, total: int) -> None:
-        if not killed:
-            killed.append(cluster.workers[0].process.pid)
-            os.kill(killed[0], signal.SIGKILL)
+    class KillAWorker:
+        def __call__(self, title: str) -> Callable[[Progress], None]:
+            return lambda progress: None
+
+        def count(self, title: str, unit: str) -> Callable[[int, int], None]:
+            return self.kill
+
+        def kill(self, done: int, total: int) -> None:
+            if not killed:
+                killed.append(cluster.workers[0].process.pid)
+                os.kill(killed[0], signal.SIGKILL)
 
     with distributed.LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None) as cluster:
         address = cluster.scheduler_address
-        rows = run_benchmark(PLAN, small_bank(), tmp_path / "run", scheduler=address, tell=kill_a_worker)
+        rows = run_benchmark(PLAN, small_bank(), tmp_path / "run", scheduler=address, bars=KillAWorker())
     assert killed
     assert without_time(rows) == without_time(finished[1])
 

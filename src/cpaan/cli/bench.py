@@ -92,9 +92,7 @@ def bench(
     _require_reference(reference, listed)
     data = load_benchmark(bank, setup, test=test, splits=splits or (), part=part)
     with training_bars() as bars:
-        run_benchmark(
-            plan, data, output, jobs=jobs, scheduler=scheduler, bars=bars, tell=bars.count("evaluating", "cells")
-        )
+        run_benchmark(plan, data, output, jobs=jobs, scheduler=scheduler, bars=bars)
     _from_folder(output, reference or listed[0], measure, from_paper)
 
 

@@ -1,6 +1,6 @@
 """The glyph part of the demonstration: imagined letters, and what they are worth to a classifier."""
 
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,7 @@ from cpaan.data.glyphs import glyph_split, load_glyphs
 from cpaan.data.split import draw_shots
 from cpaan.evaluation.diversity import covariance_distance, diversity
 from cpaan.evaluation.protocol import evaluate_low_shot
-from cpaan.training.trainer import Progress
+from cpaan.training.trainer import Bars
 
 VARIANTS = ("c-gan", "ccov-gan")
 SHOTS = (1, 5)
@@ -41,7 +41,7 @@ def glyph_task(seed: int) -> GlyphTask:
     return GlyphTask(training, test, glyphs.select(novel))
 
 
-def fit_glyphs(task: GlyphTask, seed: int, bars: Callable[[str], Callable[[Progress], None]]) -> dict[str, CPAAN]:
+def fit_glyphs(task: GlyphTask, seed: int, bars: Bars) -> dict[str, CPAAN]:
     """Meta-train the shown variants on the base characters."""
     return {
         variant: CPAAN(variant=variant, random_state=seed, tell=bars(f"glyphs, {variant}"), **GLYPHS).fit(

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+from cpaan.augmenters.cpaan import CPAAN
 from cpaan.data.atomic import write_atomically
 from cpaan.data.csv_text import csv_text
 from cpaan.data.spiral import make_spiral
@@ -14,6 +15,7 @@ from cpaan.demo.glyphs import (
     SHOWN,
     TRIALS,
     Figures,
+    GlyphTask,
     fit_glyphs,
     glyph_task,
     imagined,
@@ -26,11 +28,10 @@ from cpaan.reporting.figure import write_figure
 from cpaan.reporting.glyphs import glyph_figure
 from cpaan.reporting.spiral import spiral_figure
 from cpaan.reporting.table import markdown_table
-from cpaan.training.trainer import Progress
+from cpaan.training.trainer import Bars
 from cpaan.training.variant import VARIANTS
 
 Shown = TypeVar("Shown")
-Bars = Callable[[str], Callable[[Progress], None]]
 
 
 @dataclass(frozen=True)
@@ -48,15 +49,14 @@ def run_demo(folder: Path, seed: int, bars: Bars) -> DemoResult:
     ----------
     folder : made if it is missing
     seed : decides every random draw
-    bars : opens a progress bar with a title and gives what is to be told to it
+    bars : shows the progress
     """
     _make_folder(folder)
     task = glyph_task(seed)
     augmenters = fit_glyphs(task, seed, bars)
     shots, made = imagined(task, augmenters, seed)
     glyphs = write_figure(glyph_figure(shots, titled(made), SHOWN, IMAGINED), folder / "glyphs.png")
-    figures = {"no augmentation": measure(task, None, seed)}
-    figures |= titled({variant: measure(task, augmenter, seed) for variant, augmenter in augmenters.items()})
+    figures = measure_all(task, augmenters, seed, bars.count("glyphs, classifying", "methods"))
     header, rows = table_rows(figures)
     table = _table_text(header, rows)
     write_atomically(folder / "table.md", f"{table}\n".encode())
@@ -64,6 +64,20 @@ def run_demo(folder: Path, seed: int, bars: Bars) -> DemoResult:
     split = make_spiral(random_state=seed)
     spiral = write_figure(spiral_figure(split, titled(spiral_panels(split, seed, bars))), folder / "spiral.png")
     return DemoResult(table, [spiral, glyphs, folder / "table.md", folder / "table.csv"])
+
+
+def measure_all(
+    task: GlyphTask, augmenters: dict[str, CPAAN], seed: int, tell: Callable[[int, int], None]
+) -> dict[str, Figures]:
+    """Measure a classifier without augmentation and with every augmenter."""
+    methods: list[tuple[str, CPAAN | None]] = [("no augmentation", None)]
+    methods += [(VARIANTS[variant].title, augmenter) for variant, augmenter in augmenters.items()]
+    figures = {}
+    for done, (name, augmenter) in enumerate(methods):
+        tell(done, len(methods))
+        figures[name] = measure(task, augmenter, seed)
+    tell(len(methods), len(methods))
+    return figures
 
 
 def titled(by_variant: dict[str, Shown]) -> dict[str, Shown]:

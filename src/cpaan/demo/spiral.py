@@ -12,7 +12,7 @@ from cpaan.data.split import LowShotSplit
 from cpaan.functional.prototypes import prototypes
 from cpaan.reporting.spiral import SpiralPanel
 from cpaan.sampling.bank import draw_categories
-from cpaan.training.trainer import Progress
+from cpaan.training.trainer import Bars, Progress
 from cpaan.training.variant import VARIANTS
 
 Tell = Callable[[Progress], None]
@@ -54,7 +54,7 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
-def spiral_panels(split: LowShotSplit, seed: int, bars: Callable[[str], Tell]) -> dict[str, SpiralPanel]:
+def spiral_panels(split: LowShotSplit, seed: int, bars: Bars) -> dict[str, SpiralPanel]:
     """Train all variants; make points of the novel arms and translate them back to the base arms."""
     panels = {}
     for variant, kind in VARIANTS.items():

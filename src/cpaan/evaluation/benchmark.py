@@ -1,6 +1,6 @@
 """The benchmark: every method, number of shots and trial on one bank, in both settings."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from importlib.metadata import version
@@ -15,6 +15,7 @@ from cpaan.evaluation.executors import run_here, run_in_processes, run_on_dask
 from cpaan.evaluation.normalization import Normalization
 from cpaan.evaluation.store import RunFolder
 from cpaan.methods import Augmenter, find_method, make_classifier
+from cpaan.training.trainer import Bars
 
 SHOTS = (1, 2, 5, 10, 20)
 TRAINING_THREADS = 2  # fixed, so that training gives the same bits whatever machine does the cells
@@ -70,8 +71,7 @@ def run_benchmark(
     *,
     jobs: int = 1,
     scheduler: str | None = None,
-    bars: Callable[[str], Any] | None = None,
-    tell: Callable[[int, int], None] | None = None,
+    bars: Bars | None = None,
 ) -> list[Row]:
     """Run what is still missing of a plan, and give all rows.
 
@@ -82,8 +82,7 @@ def run_benchmark(
     folder : the run; one that was interrupted goes on, one of another plan is refused
     jobs : processes on this machine
     scheduler : address of a Dask scheduler that does the cells instead
-    bars : opens a progress bar for the training of a method
-    tell : called with the number of finished and of all cells
+    bars : shows the progress of training and of the cells
     """
     data.shots(0, max(plan.shots))  # fails early where there are too few examples
     normalized = normalize(data, plan.normalize)
@@ -98,21 +97,19 @@ def run_benchmark(
         if any(cell.method == name for cell in missing)
     }
     finished = len(cells) - len(missing)
+    tell = (lambda done, total: None) if bars is None else bars.count("evaluating", "cells")
     try:
         for rows in _executed(normalized, augmenters, missing, jobs, scheduler):
             run.append(rows)
             finished += 1
-            if tell is not None:
-                tell(finished, len(cells))
+            tell(finished, len(cells))
     finally:
         run.write_csv()
     run.finish()
     return run.rows()
 
 
-def trained(
-    name: str, plan: Plan, base: FeatureSet, folder: Path, bars: Callable[[str], Any] | None
-) -> Augmenter | None:
+def trained(name: str, plan: Plan, base: FeatureSet, folder: Path, bars: Bars | None) -> Augmenter | None:
     """Train a method's augmenter on base classes, once per run; a run that goes on takes it from its folder."""
     method = find_method(name)
     if method.augmenter is None or method.load is None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 
@@ -19,6 +20,16 @@ class Progress:
     episode: int
     episodes: int
     losses: dict[str, float]
+
+
+class Bars(Protocol):
+    """Whatever shows progress: called with a title, it gives what a training run is to tell its progress to."""
+
+    def __call__(self, title: str) -> Callable[[Progress], None]:
+        """Open a bar for a training run."""
+
+    def count(self, title: str, unit: str) -> Callable[[int, int], None]:
+        """Open a bar that is told how many of how many things are done."""
 
 
 def learning_rate_at(episode: int, initial: float, halve_every: int) -> float:
