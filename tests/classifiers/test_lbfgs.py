@@ -47,3 +47,32 @@ def test_it_says_when_it_did_not_get_there() -> None:
     # A gradient that points the wrong way leaves no step that leads down.
     wrong = minimize(lambda x: (float(x @ x), -2 * x), np.ones(2), max_iterations=9, tolerance=1e-6)
     assert not wrong.converged
+
+
+def test_evaluations_are_counted_and_bounded() -> None:
+    asked = []
+
+    def counted(x: FloatArray) -> tuple[float, FloatArray]:
+        asked.append(x)
+        return rosenbrock(x)
+
+    found = minimize(counted, np.zeros(4), max_iterations=500, tolerance=1e-8, max_evaluations=12)
+    assert found.evaluations == len(asked) == 12
+    assert not found.converged
+    assert found.value == min(rosenbrock(x)[0] for x in asked)
+
+
+@pytest.mark.parametrize("gain", [1e-2, 1e-5])
+def test_it_stops_where_little_is_left_to_gain(gain: float) -> None:
+    # With all curvatures known to be about one, what is promised is close to what is left.
+    curvatures, target = np.linspace(0.5, 2.0, 40), np.linspace(-1, 1, 40)
+
+    def quadratic(x: FloatArray) -> tuple[float, FloatArray]:
+        return float((curvatures * (x - target) ** 2).sum() / 2), curvatures * (x - target)
+
+    settings = {"max_iterations": 100, "tolerance": 1e-12, "unit_scale": True}
+    found = minimize(quadratic, np.zeros(40), gain_tolerance=gain, **settings)  # type: ignore[arg-type]
+    assert found.converged
+    assert found.gain <= gain
+    assert found.value <= 2 * gain
+    assert found.evaluations < minimize(quadratic, np.zeros(40), **settings).evaluations  # type: ignore[arg-type]

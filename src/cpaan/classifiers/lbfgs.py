@@ -29,8 +29,8 @@ MOST_TRIALS = 40
 class Minimum:
     """Where the search ended.
 
-    Besides the point and the value there: the steps taken, how often the objective was asked, the decrease that
-    the next step promises, and whether a tolerance was met.
+    Besides the point and the value there: the steps taken, how often the objective was asked, the larger decrease
+    that was promised (by importance) at this point and the one before, and whether a tolerance was met.
     """
 
     point: FloatArray
@@ -55,6 +55,7 @@ def minimize(
     max_iterations: int,
     tolerance: float,
     gain_tolerance: float = 0.0,
+    importance: FloatArray | float = 1.0,
     max_evaluations: float = math.inf,
     unit_scale: bool = False,
     history_size: int = 10,
@@ -76,8 +77,10 @@ def minimize(
         Stop when the Euclidean norm of the gradient is no larger. Like every step before it, this does not
         depend on the choice of an orthonormal basis.
     gain_tolerance : float, default=0.0
-        Stop also when the decrease to be expected, g · H g / 2 (half of it in a full step along a straight
-        slope, all that is left where H is the inverse Hessian), is no larger at two points in a row.
+        Stop also when g · H g / 2, the decrease that is left if H is the inverse of the Hessian, is no larger
+        at two points in a row.
+    importance : ndarray or float, default=1.0
+        How much the part of each column of the parameters in that decrease counts.
     max_evaluations : float, default=inf
         How often the objective may be asked.
     unit_scale : bool, default=False
@@ -104,9 +107,10 @@ def minimize(
     last_gain = math.inf
     for iteration in range(max_iterations + 1):
         direction = _direction(state.gradient, history)
-        gain = -_dot(state.gradient, direction) / 2
+        this_gain = _gain(state.gradient, direction, importance)
         # One small gain may be luck: before there is any history, H knows nothing of flat directions.
-        converged = _norm(state.gradient) <= tolerance or max(gain, last_gain) <= gain_tolerance
+        gain, last_gain = max(this_gain, last_gain), this_gain
+        converged = _norm(state.gradient) <= tolerance or gain <= gain_tolerance
         ended = Minimum(state.point, state.value, iteration, counted.count, gain, converged)
         if converged or iteration == max_iterations:
             break
@@ -117,8 +121,13 @@ def minimize(
             return replace(ended, evaluations=counted.count)
         step, change = reached.point - state.point, reached.gradient - state.gradient
         history.append((step, change, _dot(step, change)))
-        state, last_gain = reached, gain
+        state = reached
     return ended
+
+
+def _gain(gradient: FloatArray, direction: FloatArray, importance: FloatArray | float) -> float:
+    parts = np.abs((gradient * direction).sum(axis=0))  # a single column may promise an increase
+    return float((importance * parts).sum()) / 2
 
 
 class _Counted:

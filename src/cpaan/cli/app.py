@@ -67,7 +67,7 @@ def demo(
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the pictures and the table.")] = Path("demo"),
     seed: Annotated[int, typer.Option(help="Decides every random draw.")] = 0,
 ) -> None:
-    """Show what it does: a spiral, imagined letters, and a table. About two minutes on two cores.
+    """Show what it does: a spiral, imagined letters, and a table. Two to three minutes on two cores.
 
     Example: cpaan demo --out demo
     """

@@ -24,6 +24,7 @@ from cpaan.demo.glyphs import (
 from cpaan.demo.spiral import spiral_panels
 from cpaan.errors import InputError
 from cpaan.evaluation.intervals import mean_interval
+from cpaan.evaluation.threads import limited_threads
 from cpaan.reporting.figure import write_figure
 from cpaan.reporting.glyphs import glyph_figure
 from cpaan.reporting.spiral import spiral_figure
@@ -52,18 +53,30 @@ def run_demo(folder: Path, seed: int, bars: Bars) -> DemoResult:
     bars : shows the progress
     """
     _make_folder(folder)
+    # Layers are so small that a second thread gains little, and on a busy machine it makes the first one wait.
+    with limited_threads(1):
+        table = show_glyphs(folder, seed, bars)
+        show_spiral(folder, seed, bars)
+    return DemoResult(table, [folder / name for name in ("spiral.png", "glyphs.png", "table.md", "table.csv")])
+
+
+def show_glyphs(folder: Path, seed: int, bars: Bars) -> str:
+    """Write the picture of imagined letters and the table of what they are worth."""
     task = glyph_task(seed)
     augmenters = fit_glyphs(task, seed, bars)
     shots, made = imagined(task, augmenters, seed)
-    glyphs = write_figure(glyph_figure(shots, titled(made), SHOWN, IMAGINED), folder / "glyphs.png")
-    figures = measure_all(task, augmenters, seed, bars.count("glyphs, classifying", "methods"))
-    header, rows = table_rows(figures)
+    write_figure(glyph_figure(shots, titled(made), SHOWN, IMAGINED), folder / "glyphs.png")
+    header, rows = table_rows(measure_all(task, augmenters, seed, bars.count("glyphs, classifying", "methods")))
     table = _table_text(header, rows)
     write_atomically(folder / "table.md", f"{table}\n".encode())
     write_atomically(folder / "table.csv", csv_text(header, rows).encode())
+    return table
+
+
+def show_spiral(folder: Path, seed: int, bars: Bars) -> None:
+    """Write the picture of what every variant makes of the spiral."""
     split = make_spiral(random_state=seed)
-    spiral = write_figure(spiral_figure(split, titled(spiral_panels(split, seed, bars))), folder / "spiral.png")
-    return DemoResult(table, [spiral, glyphs, folder / "table.md", folder / "table.csv"])
+    write_figure(spiral_figure(split, titled(spiral_panels(split, seed, bars))), folder / "spiral.png")
 
 
 def measure_all(

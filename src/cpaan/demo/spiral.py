@@ -1,7 +1,6 @@
 """The spiral part of the demonstration: every variant on the paper's toy, trained directly."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -39,19 +38,7 @@ def fit_spiral(split: LowShotSplit, variant: str, seed: int, tell: Tell | None =
     """Train one variant directly on the arms of a spiral."""
     base, shots = split.base, split.shots
     augmenter = CPAAN(variant=variant, random_state=seed, device="cpu", tell=tell, **(SPIRAL | changes))
-    with one_thread():
-        return augmenter.fit_direct(base.features, base.names, shots.features, shots.names)
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Compute on one thread: for layers this small, threads wait for each other longer than they work."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
+    return augmenter.fit_direct(base.features, base.names, shots.features, shots.names)
 
 
 def spiral_panels(split: LowShotSplit, seed: int, bars: Bars) -> dict[str, SpiralPanel]:

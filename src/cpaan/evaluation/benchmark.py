@@ -7,13 +7,15 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from cpaan import __version__
 from cpaan.data.benchmark import BenchmarkData, ShotSource
 from cpaan.data.feature_set import FeatureSet
 from cpaan.errors import InputError
-from cpaan.evaluation.cell import Cell, Row, limited_threads, run_cell
+from cpaan.evaluation.cell import Cell, Row, run_cell
 from cpaan.evaluation.executors import run_here, run_in_processes, run_on_dask
 from cpaan.evaluation.normalization import Normalization
 from cpaan.evaluation.store import RunFolder
+from cpaan.evaluation.threads import limited_threads
 from cpaan.methods import Augmenter, find_method, make_classifier
 from cpaan.training.trainer import Bars
 
@@ -143,7 +145,7 @@ def _take_normalized(source: ShotSource, normalization: Normalization, rows: Any
 
 def versions() -> dict[str, str]:
     """Give the versions that results may depend on."""
-    return {name: version(name) for name in ("cpaan", "torch", "numpy", "scikit-learn")}
+    return {"cpaan": __version__} | {name: version(name) for name in ("torch", "numpy", "scikit-learn")}
 
 
 def _executed(

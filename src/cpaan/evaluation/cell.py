@@ -1,20 +1,17 @@
 """One cell of the grid: a method, a number of shots and a trial, evaluated in both settings."""
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from threadpoolctl import threadpool_limits
 
 from cpaan.data.benchmark import BenchmarkData
 from cpaan.data.feature_set import FeatureSet
 from cpaan.evaluation.diversity import covariance_distance, diversity
 from cpaan.evaluation.protocol import LowShotScores, evaluate_low_shot
+from cpaan.evaluation.threads import limited_threads
 from cpaan.methods import Augmenter, make_classifier
 
 TOP = (1, 5)
@@ -38,18 +35,6 @@ class Cell:
     shots: int
     trial: int
     seed: int
-
-
-@contextmanager
-def limited_threads(number: int) -> Iterator[None]:
-    """Compute on a fixed number of threads: sums then come out in the same order everywhere."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(number)
-    try:
-        with threadpool_limits(number):
-            yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def run_cell(data: BenchmarkData, augmenter: Augmenter | None, cell: Cell) -> list[Row]:
