@@ -40,6 +40,7 @@ def test_a_residual_generator_starts_by_keeping_the_deviation() -> None:
     assert not torch.allclose(net(example, source, target), target + example - source)
 
 
+@torch.no_grad()
 def test_discriminator_logits_are_products_with_projected_prototypes() -> None:
     net = Discriminator(3, 16, gain=2.0)
     x, prototypes = torch.randn(3), torch.randn(4, 3)

@@ -15,7 +15,7 @@ def covariance(examples: Tensor) -> Tensor:
 
     Σ = Σ_i (x_i − x̄)(x_i − x̄)ᵀ / n
 
-    >>> covariance(torch.tensor([[0.0, 0.0], [2.0, 0.0]]))
+    >>> covariance(torch.tensor([[0.0, 0.0], [2.0, 0.0], [0.0, 0.0], [2.0, 0.0]]))
     tensor([[1., 0.],
             [0., 0.]])
     """
@@ -33,7 +33,7 @@ def deviation_factor(examples: Tensor, weights: Tensor | None = None) -> Tensor:
     weights : Tensor of shape (…, n), optional
         Non-negative; only their ratios matter, and all zero gives a zero factor. Equal by default.
 
-    >>> F = deviation_factor(torch.tensor([[0.0, 0.0], [2.0, 0.0]]))
+    >>> F = deviation_factor(torch.tensor([[0.0, 0.0], [2.0, 0.0], [0.0, 0.0], [2.0, 0.0]]))
     >>> F.T @ F
     tensor([[1., 0.],
             [0., 0.]])

@@ -22,6 +22,7 @@ class Generator(nn.Module):
         whatever the units of the features; 1 is the paper's
     negative_slope : of the leaky ReLUs
 
+    >>> import torch
     >>> generator = Generator(dimension=2, width=8, residual=True)
     >>> generator(torch.ones(1, 5, 2), torch.zeros(1, 5, 2), torch.zeros(3, 1, 2)).shape
     torch.Size([3, 5, 2])
