@@ -7,8 +7,9 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from cpaan.cli.app import app
-from cpaan.data.archive import write_features
+from cpaan.data.archive import read_bank, write_features
 from cpaan.data.feature_set import FeatureSet
+from cpaan.data.hdf5 import write_hdf5
 
 FAST = ["--set", "episodes=2", "--set", "width=8", "--set", "novel_per_episode=3", "--set", "batch_size=60"]
 
@@ -81,6 +82,31 @@ def test_the_published_table_can_be_printed_alone() -> None:
     ]
 
 
+def test_bench_reads_the_files_of_the_imagenet_benchmark(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    centers = 3 * rng.normal(size=(10, 1, 5))
+    labels = np.repeat(np.arange(10), 12)
+    for name in ("train", "test"):
+        features = (centers + rng.normal(size=(10, 12, 5))).reshape(-1, 5).astype(np.float32)
+        write_hdf5(tmp_path / f"{name}.hdf5", features, labels)
+    index = {"base_classes": [0, 1, 2, 3, 4, 5, 6], "label_names": [f"n{c}" for c in range(10)]}
+    index |= {"base_classes_1": [0, 1, 2], "novel_classes_1": [7], "base_classes_2": [3, 4, 5, 6, 0]}
+    (tmp_path / "label_idx.json").write_text(json.dumps(index | {"novel_classes_2": [8, 9]}))
+    splits: list[object] = []
+    for trial in range(2):
+        rows = [rng.permutation(np.flatnonzero(labels == c))[:5].tolist() for c in range(10)]
+        path = tmp_path / f"splitfile_{trial + 1}.json"
+        path.write_text(json.dumps(rows))
+        splits += ["--splits", path]
+    common = ["bench", tmp_path / "train.hdf5", "--test", tmp_path / "test.hdf5", "--part", 2, *splits]
+    common += ["--setup", tmp_path / "label_idx.json", "--methods", "nearest-prototype,c-gan", "--shots", "1,5", *FAST]
+    result = cpaan(*common, "--trials", 2, "-o", tmp_path / "run")
+    assert result.exit_code == 0, result.output
+    assert len((tmp_path / "run" / "results.csv").read_text().splitlines()) == 1 + 2 * 2 * 2 * 2
+    assert_refused(cpaan(*common, "--trials", 3, "-o", tmp_path / "more"), "split file")
+    assert not (tmp_path / "more").exists()
+
+
 def test_bench_refuses_wrong_input_and_writes_nothing(bank: Path, tmp_path: Path) -> None:
     setup, run = tmp_path / "setup.json", tmp_path / "run"
     common = ["bench", bank, "--setup", setup, "-o", run]
@@ -96,4 +122,8 @@ def test_bench_refuses_wrong_input_and_writes_nothing(bank: Path, tmp_path: Path
     assert_refused(cpaan(*common, "--methods", "linear", "--shots", "1"), "c3")
     setup.write_text(json.dumps({"base": ["c0", "c1"], "novel": ["zebra"]}))
     assert_refused(cpaan(*common, "--methods", "linear", "--shots", "1"), "zebra")
+    setup.write_text(json.dumps({"base": ["c0", "c1", "c2", "c3"], "novel": ["c4"]}))
+    write_features(tmp_path / "train.npz", read_bank(bank).train)
+    untested = ["bench", tmp_path / "train.npz", *common[2:], "--methods", "linear", "--shots", "1"]
+    assert_refused(cpaan(*untested), "is_test")
     assert not run.exists()

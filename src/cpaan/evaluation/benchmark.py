@@ -86,7 +86,7 @@ def run_benchmark(
     scheduler : address of a Dask scheduler that does the cells instead
     bars : shows the progress of training and of the cells
     """
-    data.shots(0, max(plan.shots))  # fails early where there are too few examples
+    data.shots(plan.trials - 1, max(plan.shots))  # fails early where there are too few examples or split files
     normalized = normalize(data, plan.normalize)
     run = RunFolder(folder)
     run.begin({**asdict(plan), "data": data.fingerprint}, versions())
