@@ -12,9 +12,10 @@ import numpy.typing as npt
 import pytest
 
 from cpaan.data import FeatureSet, draw_shots, read_bank, write_features
-from cpaan.data.benchmark import BenchmarkData, ShotSource, load_benchmark
+from cpaan.data.benchmark import BenchmarkData, load_benchmark
 from cpaan.data.hdf5 import Hdf5Features, write_hdf5
 from cpaan.data.setup import Setup, read_setup
+from cpaan.data.shots import ShotSource
 from cpaan.errors import InputError
 
 # The folder of development data lies beside the repository; another place can be named in the environment.

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cpaan.data.benchmark import BenchmarkData, ShotSource
+from cpaan.data.benchmark import BenchmarkData
 from cpaan.data.feature_set import FeatureSet
+from cpaan.data.shots import ShotSource
 from cpaan.errors import InputError
 from cpaan.evaluation.benchmark import Plan, normalize, run_benchmark
 from cpaan.evaluation.cell import run_cell

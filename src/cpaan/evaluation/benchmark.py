@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from cpaan import __version__
-from cpaan.data.benchmark import BenchmarkData, ShotSource
+from cpaan.data.benchmark import BenchmarkData
 from cpaan.data.feature_set import FeatureSet
+from cpaan.data.shots import ShotSource
 from cpaan.errors import InputError
 from cpaan.evaluation.cell import Cell, Row, run_cell
 from cpaan.evaluation.executors import run_here, run_in_processes, run_on_dask
