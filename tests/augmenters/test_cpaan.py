@@ -269,6 +269,8 @@ def test_wrong_input_is_refused_by_name(fitted: CPAAN) -> None:
         fitted.augment(X, ["0-0"] * 6)
     with pytest.raises(InputError, match="choose one of c-gan, ccyc-gan, cdeli-gan, ccov-gan"):
         CPAAN(variant="gan").fit(*BASE)
+    with pytest.raises(InputError, match="random_state cannot be -1"):
+        CPAAN(random_state=-1, **TINY).fit(*BASE)
     with pytest.raises(InputError, match="reservoir must be"):
         CPAAN(reservoir=-1, **TINY).fit(*BASE)
     with pytest.raises(InputError, match="cannot use the device"):

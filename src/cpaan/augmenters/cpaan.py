@@ -281,7 +281,11 @@ class CPAAN(BaseEstimator):
 
     def _seed(self, purpose: int) -> int:
         """Give a seed for one purpose, 0 for training and 1 for generation."""
-        return int(check_random_state(self.random_state).randint(2**31 - 1, size=2)[purpose])
+        try:
+            source = check_random_state(self.random_state)
+        except ValueError as error:
+            raise InputError(f"random_state cannot be {self.random_state!r}: {error}") from error
+        return int(source.randint(2**31 - 1, size=2)[purpose])
 
 
 def small_classes(counts: NDArray[np.int64]) -> NDArray[np.bool_]:

@@ -43,7 +43,10 @@ class RunFolder:
         existing = self.config()
         if existing is None:
             self._require_new()
-            self.path.mkdir(parents=True, exist_ok=True)
+            try:
+                self.path.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise InputError(f"cannot write a run to {self.path}: {error.strerror or error}") from error
             content = json.dumps({"config": config, "versions": versions}, indent=1)
             write_atomically(self.path / "config.json", content.encode())
             return
@@ -57,7 +60,7 @@ class RunFolder:
         """Give the configuration of the run that is there, if any."""
         try:
             found = json.loads((self.path / "config.json").read_text(encoding="utf-8"))
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return None
         except (OSError, ValueError) as error:
             raise InputError(f"{self.path / 'config.json'} cannot be read: {error}") from error
