@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from sklearn.base import clone
 
 from cpaan import CPAAN, InputError
-from cpaan.augmenters.cpaan import small_classes
+from cpaan.augmenters.base import small_classes
 from cpaan.training.variant import VARIANTS
 
 TINY: dict[str, Any] = {"episodes": 3, "width": 16, "noise_dimension": 4, "device": "cpu"}

@@ -24,24 +24,6 @@ from cpaan.training.variant import find_variant
 FEWEST_TO_META_TRAIN = 4
 
 
-def choose_device(name: str) -> torch.device:
-    """Turn ``"auto"`` or the name of a device into a device that torch can use.
-
-    >>> choose_device("cpu")
-    device(type='cpu')
-    """
-    if name == "auto":
-        if torch.cuda.is_available():
-            return torch.device("cuda")
-        return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
-    try:
-        torch.zeros(1, device=name)
-    except (RuntimeError, AssertionError) as error:
-        reason = str(error).splitlines()[0]
-        raise InputError(f"torch cannot use the device {name!r} here ({reason}); try device='auto'") from error
-    return torch.device(name)
-
-
 def fit_model(
     base: FeatureSet,
     novel: FeatureSet | None,

@@ -1,79 +1,33 @@
-"""Writing and reading a model."""
+"""A trained model as named tensors and JSON, and back."""
 
-import hashlib
-import json
-import os
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load, save
 from torch import Tensor
 
 from cpaan.augmenters.model import Model
-from cpaan.augmenters.model_files import (
-    CONFIG,
-    FORMAT,
-    FORMAT_VERSION,
-    TENSORS,
-    decode_name,
-    encode_name,
-    read_config,
-)
 from cpaan.augmenters.summary import BaseSummary
-from cpaan.data.atomic import write_atomically
-from cpaan.errors import InputError
+from cpaan.data.model_folder import decode_name
 from cpaan.functional.scaling import Scaling
 from cpaan.nn.networks import Architecture, Networks
 from cpaan.sampling.bank import ClassBank
 from cpaan.training.recipe import Recipe
 
 
-def save_model(folder: str | os.PathLike[str], model: Model, extra: dict[str, Any]) -> None:
-    """Write a model; `extra` goes into the configuration as it is.
-
-    The configuration is written last and holds a checksum of the tensors, so a torn model is recognised.
-    """
-    tensors = save(_tensors(model))
-    config = {
-        "format": FORMAT,
-        "format_version": FORMAT_VERSION,
+def model_details(model: Model) -> dict[str, Any]:
+    """Give what is no tensor."""
+    return {
         "variant": model.variant,
         "numbers": asdict(model.recipe),
         "temperature": model.temperature,
         "architecture": asdict(model.networks.architecture),
         "scale": model.base.scaling.factor,
-        "classes": [encode_name(name) for name in model.base.classes],
-        "sha256": hashlib.sha256(tensors).hexdigest(),
-        **extra,
     }
-    folder = Path(folder)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"cannot write a model to {folder}: {error.strerror or error}") from error
-    write_atomically(folder / TENSORS, tensors)
-    write_atomically(folder / CONFIG, json.dumps(config, indent=1).encode())
 
 
-def load_model(folder: str | os.PathLike[str]) -> tuple[Model, dict[str, Any]]:
-    """Read a model onto the CPU, with its configuration."""
-    folder = Path(folder)
-    config = read_config(folder)
-    try:
-        raw = (folder / TENSORS).read_bytes()
-    except OSError as error:
-        raise InputError(f"{folder} has no readable {TENSORS}: {error.strerror or error}") from error
-    if hashlib.sha256(raw).hexdigest() != config["sha256"]:
-        raise InputError(
-            f"{folder / TENSORS} is truncated or damaged: it does not match the checksum in {CONFIG}; copy the "
-            "model again or train it anew"
-        )
-    return _model(load(raw), config), config
-
-
-def _tensors(model: Model) -> dict[str, Tensor]:
+def model_tensors(model: Model) -> dict[str, Tensor]:
+    """Give every tensor by name."""
     base = model.base
     tensors = {f"networks.{name}": value for name, value in model.networks.state_dict().items()}
     tensors |= {
@@ -88,10 +42,11 @@ def _tensors(model: Model) -> dict[str, Tensor]:
             "reservoir.deviations": base.reservoir.features,
             "reservoir.counts": base.reservoir.counts,
         }
-    return {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
+    return tensors
 
 
-def _model(tensors: dict[str, Tensor], config: dict[str, Any]) -> Model:
+def restore_model(tensors: dict[str, Tensor], config: dict[str, Any]) -> Model:
+    """Put a model together again, on the CPU."""
     networks = Networks(Architecture(**config["architecture"]))
     prefix = "networks."
     networks.load_state_dict(

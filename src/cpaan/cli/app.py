@@ -165,9 +165,9 @@ def augment(
     require_writable_file(output)
     shots = read_bank(novel).train
 
-    from cpaan.augmenters.cpaan import CPAAN
+    from cpaan.methods import load_augmenter
 
-    augmenter = CPAAN.load(model, device=device)
+    augmenter = load_augmenter(model, device=device)
     if seed is not None:
         augmenter.random_state = seed
     features, labels = augmenter.augment(shots.features, shots.names, per_class=per_class)

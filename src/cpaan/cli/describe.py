@@ -33,7 +33,7 @@ def _describe_features(path: Path) -> list[tuple[str, str]]:
 
 
 def _describe_model(path: Path) -> list[tuple[str, str]]:
-    from cpaan.augmenters.model_files import TENSORS, decode_name, read_config, read_shapes
+    from cpaan.data.model_folder import TENSORS, decode_name, read_config, read_shapes
 
     config = read_config(path)
     shapes = read_shapes(path / TENSORS)

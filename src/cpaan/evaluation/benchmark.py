@@ -14,14 +14,13 @@ from cpaan.data.shots import ShotSource
 from cpaan.errors import InputError
 from cpaan.evaluation.cell import Cell, Row, run_cell
 from cpaan.evaluation.executors import run_here, run_in_processes, run_on_dask
+from cpaan.evaluation.learned import Learned, learn
 from cpaan.evaluation.normalization import Normalization
 from cpaan.evaluation.store import RunFolder
-from cpaan.evaluation.threads import limited_threads
-from cpaan.methods import Augmenter, find_method, make_classifier
+from cpaan.methods import Settings, find_method, make_classifier
 from cpaan.training.trainer import Bars
 
 SHOTS = (1, 2, 5, 10, 20)
-TRAINING_THREADS = 2  # fixed, so that training gives the same bits whatever machine does the cells
 
 
 @dataclass(frozen=True)
@@ -56,6 +55,12 @@ class Plan:
                 raise InputError(f"{name} must be given, each once; got {', '.join(map(str, values)) or 'none'}")
         if min(self.shots) < 1 or self.trials < 1:
             raise InputError(f"shots and trials must be at least 1; got {min(self.shots)} and {self.trials}")
+
+    def method_settings(self) -> Settings:
+        """Give what the run asks of every method."""
+        numbers = dict(self.settings or {})
+        recipe, device = numbers.pop("recipe", "quick"), numbers.pop("device", "auto")
+        return Settings(recipe, device, self.seed, numbers=numbers)
 
     def cells(self) -> list[Cell]:
         """List the cells of the grid."""
@@ -94,15 +99,12 @@ def run_benchmark(
     cells = plan.cells()
     done = {(row["method"], row["shots"], row["trial"]) for row in run.rows() if row["setting"] == "GLSL"}
     missing = [cell for cell in cells if (cell.method, cell.shots, cell.trial) not in done]
-    augmenters = {
-        name: trained(name, plan, normalized.base_train, folder / "models" / name, bars)
-        for name in plan.methods
-        if any(cell.method == name for cell in missing)
-    }
+    wanted = {cell.method: cell.classifier for cell in missing}
+    learned = learn(wanted, normalized.base_train, plan.method_settings(), folder / "models", bars)
     finished = len(cells) - len(missing)
     tell = (lambda done, total: None) if bars is None else bars.count("evaluating", "cells")
     try:
-        for rows in _executed(normalized, augmenters, missing, jobs, scheduler):
+        for rows in _executed(normalized, learned, missing, jobs, scheduler):
             run.append(rows)
             finished += 1
             tell(finished, len(cells))
@@ -110,22 +112,6 @@ def run_benchmark(
         run.write_csv()
     run.finish()
     return run.rows()
-
-
-def trained(name: str, plan: Plan, base: FeatureSet, folder: Path, bars: Bars | None) -> Augmenter | None:
-    """Train a method's augmenter on base classes, once per run; a run that goes on takes it from its folder."""
-    method = find_method(name)
-    if method.augmenter is None or method.load is None:
-        return None
-    if (folder / "config.json").exists():
-        return method.load(folder)
-    tell = None if bars is None else bars(f"training {name}")
-    augmenter = method.augmenter({**(plan.settings or {}), "random_state": plan.seed, "tell": tell})
-    with limited_threads(TRAINING_THREADS):
-        augmenter.fit(base.features, [("base", int(label)) for label in base.labels])
-    augmenter.tell = None  # it stays here, and the augmenter may go to other processes
-    augmenter.save(folder)
-    return augmenter
 
 
 def normalize(data: BenchmarkData, kind: str) -> BenchmarkData:
@@ -150,20 +136,11 @@ def versions() -> dict[str, str]:
 
 
 def _executed(
-    data: BenchmarkData,
-    augmenters: Mapping[str, Augmenter | None],
-    cells: Sequence[Cell],
-    jobs: int,
-    scheduler: str | None,
+    data: BenchmarkData, learned: Learned, cells: Sequence[Cell], jobs: int, scheduler: str | None
 ) -> Iterator[list[Row]]:
-    shared, tasks = (data, augmenters), [(cell,) for cell in cells]
+    shared, tasks = (data, learned), [(cell,) for cell in cells]
     if scheduler is not None:
-        return run_on_dask(run_cell_of, shared, tasks, scheduler)
+        return run_on_dask(run_cell, shared, tasks, scheduler)
     if jobs > 1:
-        return run_in_processes(run_cell_of, shared, tasks, jobs)
-    return run_here(run_cell_of, shared, tasks)
-
-
-def run_cell_of(data: BenchmarkData, augmenters: Mapping[str, Augmenter | None], cell: Cell) -> list[Row]:
-    """Run a cell with the augmenter of its method."""
-    return run_cell(data, augmenters[cell.method], cell)
+        return run_in_processes(run_cell, shared, tasks, jobs)
+    return run_here(run_cell, shared, tasks)

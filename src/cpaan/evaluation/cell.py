@@ -7,12 +7,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from cpaan.augmenters.base import BaseAugmenter
 from cpaan.data.benchmark import BenchmarkData
 from cpaan.data.feature_set import FeatureSet
 from cpaan.evaluation.diversity import covariance_distance, diversity
+from cpaan.evaluation.learned import Learned
 from cpaan.evaluation.protocol import LowShotScores, evaluate_low_shot
 from cpaan.evaluation.threads import limited_threads
-from cpaan.methods import Augmenter, make_classifier
 
 TOP = (1, 5)
 Row = dict[str, Any]
@@ -37,13 +38,14 @@ class Cell:
     seed: int
 
 
-def run_cell(data: BenchmarkData, augmenter: Augmenter | None, cell: Cell) -> list[Row]:
+def run_cell(data: BenchmarkData, learned: Learned, cell: Cell) -> list[Row]:
     """Train the final classifier and test it; gives a row for LSL and one for GLSL."""
     start = time.perf_counter()
     with limited_threads(1):
         shots = data.shots(cell.trial, cell.shots)
-        made, made_labels = _augment(augmenter, shots, cell)
-        scores = _score(data, shots, made, made_labels, cell)
+        made, made_labels = _augment(learned.augmenters[cell.method], shots, cell)
+        classifier = learned.classifier(cell.method, cell.classifier)
+        scores = _score(data, shots, made, made_labels, classifier)
         spread = _spread(data, shots, made, made_labels)
     common = {"classifier": cell.classifier, "seed": cell.seed, **spread}
     seconds = round(time.perf_counter() - start, 3)
@@ -61,7 +63,7 @@ def run_cell(data: BenchmarkData, augmenter: Augmenter | None, cell: Cell) -> li
     ]
 
 
-def _augment(augmenter: Augmenter | None, shots: FeatureSet, cell: Cell) -> tuple[NDArray[Any], NDArray[np.int64]]:
+def _augment(augmenter: BaseAugmenter | None, shots: FeatureSet, cell: Cell) -> tuple[NDArray[Any], NDArray[np.int64]]:
     if augmenter is None:
         return np.empty((0, shots.dimension), np.float32), np.empty(0, np.int64)
     # One seed for each cell: not to depend on which cells were done before, and by whom.
@@ -73,7 +75,7 @@ def _augment(augmenter: Augmenter | None, shots: FeatureSet, cell: Cell) -> tupl
 
 
 def _score(
-    data: BenchmarkData, shots: FeatureSet, made: NDArray[Any], made_labels: NDArray[np.int64], cell: Cell
+    data: BenchmarkData, shots: FeatureSet, made: NDArray[Any], made_labels: NDArray[np.int64], classifier: Any
 ) -> LowShotScores:
     """Test with numbered classes, base first: names may be of types that cannot be sorted together."""
     n_base = data.base_train.n_classes
@@ -81,8 +83,7 @@ def _score(
     y = np.concatenate([data.base_train.labels, n_base + shots.labels, n_base + made_labels])
     X_test = np.concatenate([data.base_test.features, data.novel_test.features])
     y_test = np.concatenate([data.base_test.labels, n_base + data.novel_test.labels])
-    classifier = make_classifier(cell.classifier).fit(X, y)
-    return evaluate_low_shot(classifier, X_test, y_test, n_base + np.arange(shots.n_classes), TOP)
+    return evaluate_low_shot(classifier.fit(X, y), X_test, y_test, n_base + np.arange(shots.n_classes), TOP)
 
 
 def _spread(

@@ -1,18 +1,25 @@
 """A model on disk: `model.safetensors` and `config.json` in a folder; nothing is ever unpickled.
 
-What can be known of it without loading torch.
+The configuration is written last and holds a checksum of the tensors, so a torn model is recognised. It can be read
+without loading torch.
 """
 
+import hashlib
 import json
-from collections.abc import Hashable
+import os
+from collections.abc import Hashable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from safetensors import SafetensorError, safe_open
 
+from cpaan.data.atomic import write_atomically
 from cpaan.errors import InputError
 
-FORMAT = "cpaan augmenter"
+if TYPE_CHECKING:
+    from torch import Tensor
+
+FORMAT = "cpaan model"
 FORMAT_VERSION = 1
 TENSORS, CONFIG = "model.safetensors", "config.json"
 
@@ -43,6 +50,44 @@ def decode_name(name: Any) -> Hashable:
         return tuple(decode_name(part) for part in name["tuple"])
     result: Hashable = name
     return result
+
+
+def write_model(
+    folder: str | os.PathLike[str], kind: str, tensors: "Mapping[str, Tensor]", config: Mapping[str, Any]
+) -> None:
+    """Write a model of some kind; a model that is there already is replaced."""
+    from safetensors.torch import save
+
+    content = save({name: value.detach().cpu().contiguous() for name, value in tensors.items()})
+    head = {"format": FORMAT, "format_version": FORMAT_VERSION, "kind": kind}
+    whole = {**head, "sha256": hashlib.sha256(content).hexdigest(), **config}
+    folder = Path(folder)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"cannot write a model to {folder}: {error.strerror or error}") from error
+    write_atomically(folder / TENSORS, content)
+    write_atomically(folder / CONFIG, json.dumps(whole, indent=1).encode())
+
+
+def read_model(folder: str | os.PathLike[str], kind: str) -> "tuple[dict[str, Tensor], dict[str, Any]]":
+    """Read the tensors of a model onto the CPU, and its configuration."""
+    from safetensors.torch import load
+
+    folder = Path(folder)
+    config = read_config(folder)
+    if config["kind"] != kind:
+        raise InputError(f"{folder} holds a {config['kind']}, not a {kind}")
+    try:
+        content = (folder / TENSORS).read_bytes()
+    except OSError as error:
+        raise InputError(f"{folder} has no readable {TENSORS}: {error.strerror or error}") from error
+    if hashlib.sha256(content).hexdigest() != config["sha256"]:
+        raise InputError(
+            f"{folder / TENSORS} is truncated or damaged: it does not match the checksum in {CONFIG}; copy the "
+            "model again or train it anew"
+        )
+    return load(content), config
 
 
 def read_config(folder: Path) -> dict[str, Any]:

@@ -1,0 +1,92 @@
+"""What augmenters and meta-trained classifiers share: seeds, and folders that they are saved to."""
+
+from collections.abc import Hashable
+from os import PathLike
+from typing import Any, TypeVar
+
+from sklearn.base import BaseEstimator
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_is_fitted
+from torch import Tensor
+
+from cpaan.data.model_folder import decode_name, encode_name, read_model, write_model
+from cpaan.errors import InputError
+
+EstimatorT = TypeVar("EstimatorT", bound="SavedEstimator")
+_NOT_SAVED = ("tell", "device")
+
+
+class SavedEstimator(BaseEstimator):
+    """Estimator whose random draws follow from `random_state`, and which can be saved once it has learned.
+
+    What was learned is saved as tensors and JSON; nothing is ever unpickled. A subclass writes `_tensors`, `_restore`
+    and, where there is more than tensors to keep, `_details`. What it learned from were base classes: their names and
+    the number of features are kept for it.
+    """
+
+    random_state: Any
+    device: str
+    tell: Any = None
+
+    def save(self, folder: str | PathLike[str]) -> None:
+        """Write what was learned to a folder, as `model.safetensors` and `config.json`.
+
+        Parameters
+        ----------
+        folder : str or path
+            Made where it is missing.
+        """
+        check_is_fitted(self)
+        given = self.get_params(deep=False)  # type: ignore[no-untyped-call]
+        parameters = {name: value for name, value in given.items() if name not in _NOT_SAVED}
+        if not isinstance(self.random_state, (int, type(None))):
+            parameters["random_state"] = None
+        config = {
+            "parameters": parameters,
+            "classes": [encode_name(name) for name in self._base_classes()],
+            **self._details(),
+        }
+        write_model(folder, type(self).__name__, self._tensors(), config)
+
+    @classmethod
+    def load(cls: type[EstimatorT], folder: str | PathLike[str], *, device: str = "auto") -> EstimatorT:
+        """Read what `save` wrote, onto any device, whatever it was trained on.
+
+        Parameters
+        ----------
+        folder : str or path
+            What `save` was given.
+        device : {"auto", "cpu", "cuda", "mps"}
+            Where it shall compute, for those that use torch.
+        """
+        tensors, config = read_model(folder, cls.__name__)
+        estimator = cls(**config["parameters"])
+        if hasattr(estimator, "device"):
+            estimator.device = device
+        estimator._restore(tensors, config)
+        return estimator
+
+    def _base_classes(self) -> tuple[Hashable, ...]:
+        raise NotImplementedError
+
+    def _tensors(self) -> dict[str, Tensor]:
+        raise NotImplementedError
+
+    def _details(self) -> dict[str, Any]:
+        return {}
+
+    def _restore(self, tensors: dict[str, Tensor], config: dict[str, Any]) -> None:
+        raise NotImplementedError
+
+    def _seed(self, purpose: int) -> int:
+        """Give a seed for one purpose, 0 for training and 1 for what comes after."""
+        try:
+            source = check_random_state(self.random_state)
+        except ValueError as error:
+            raise InputError(f"random_state cannot be {self.random_state!r}: {error}") from error
+        return int(source.randint(2**31 - 1, size=2)[purpose])
+
+
+def base_classes(config: dict[str, Any]) -> tuple[Hashable, ...]:
+    """Give the names of the base classes that a saved estimator learned from."""
+    return tuple(decode_name(name) for name in config["classes"])
