@@ -7,7 +7,9 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from cpaan.cli.backbone import backbone_app
 from cpaan.cli.bench import bench, methods
+from cpaan.cli.features import features_app
 from cpaan.errors import InputError
 
 USAGE_ERROR = 2
@@ -192,6 +194,8 @@ def info(path: Annotated[Path, typer.Argument(help="Folder of a model, or a file
     typer.echo(describe(path))
 
 
+app.add_typer(backbone_app, name="backbone")
+app.add_typer(features_app, name="features")
 app.command()(bench)
 app.command()(methods)
 

@@ -1,5 +1,6 @@
 """Progress bars with losses and the remaining time."""
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -11,7 +12,7 @@ from rich.progress import Progress as Bars
 if TYPE_CHECKING:
     from cpaan.training.trainer import Progress
 
-SHORT = {"adversarial_novel": "adv", "cycle_base": "cyc", "covariance": "cov"}
+SHORT = {"adversarial_novel": "adv", "cycle_base": "cyc", "covariance": "cov", "loss": "loss"}
 
 
 class TrainingBars:
@@ -21,12 +22,14 @@ class TrainingBars:
         self.bars = bars
 
     def __call__(self, title: str) -> "Callable[[Progress], None]":
-        """Open a bar for a training run."""
-        task = self.bars.add_task(title, total=None, note="")
+        """Give what a training run is to tell its progress to; the bar opens when it first does."""
+        opened: list[TaskID] = []
 
         def tell(progress: "Progress") -> None:
+            if not opened:
+                opened.append(self.bars.add_task(title, note=""))
             shown = [f"{SHORT[name]} {value:.3g}" for name, value in progress.losses.items() if name in SHORT]
-            self.bars.update(task, total=progress.episodes, completed=progress.episode, note="  ".join(shown))
+            self.bars.update(opened[0], total=progress.episodes, completed=progress.episode, note="  ".join(shown))
 
         return tell
 
@@ -38,6 +41,20 @@ class TrainingBars:
             if not opened:
                 opened.append(self.bars.add_task(title, note=""))
             self.bars.update(opened[0], total=total, completed=done, note=f"{done}/{total} {unit}")
+
+        return tell
+
+    def rate(self, title: str, unit: str) -> Callable[..., None]:
+        """Give what is to be told how many things are done, with a note if there is one; the bar shows their rate."""
+        opened: list[tuple[TaskID, float, int]] = []
+
+        def tell(done: int, total: int, note: str = "") -> None:
+            if not opened:
+                opened.append((self.bars.add_task(title, note=""), time.monotonic(), done))
+            task, start, first = opened[0]
+            seconds = time.monotonic() - start
+            rate = f"{(done - first) / seconds:,.0f} {unit}/s" if seconds and done > first else f"{done} {unit}"
+            self.bars.update(task, total=total, completed=done, note="  ".join(filter(None, (rate, note))))
 
         return tell
 

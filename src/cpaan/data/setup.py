@@ -108,6 +108,59 @@ def read_setup(path: str | os.PathLike[str], part: int | None = None) -> Setup:
         raise InputError(f"{path}: {error}") from error
 
 
+@dataclass(frozen=True, slots=True)
+class ImageClasses:
+    """What a setup says of folders of images.
+
+    Parameters
+    ----------
+    base : tuple of str
+        Classes that a backbone may be trained on: those of all parts of the setup.
+    everything : tuple of str
+        All classes that it names, in the order of the benchmark's class indices where it has such.
+    """
+
+    base: tuple[str, ...]
+    everything: tuple[str, ...]
+
+
+def read_image_classes(path: str | os.PathLike[str]) -> ImageClasses:
+    """Read which classes of images a backbone is trained on.
+
+    Parameters
+    ----------
+    path : str or path
+        A JSON file with `base` and `novel` and, where a setup is a part of the base classes only, `all_base`; or the
+        official `label_idx.json`, whose `label_names` are the names of the folders of images.
+
+    Returns
+    -------
+    ImageClasses
+        The names.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = Path(folder, "setup.json")
+    ...     _ = path.write_text('{"base": ["oak"], "all_base": ["oak", "elm"], "novel": ["yew"]}')
+    ...     read_image_classes(path)
+    ImageClasses(base=('oak', 'elm'), everything=('elm', 'oak', 'yew'))
+    """
+    content = read_json(path)
+    if isinstance(content, dict) and "label_names" in content:
+        names = tuple(map(str, _as_list(content, "label_names", path)))
+        indices = _as_list(content, "base_classes", path)
+        wrong = [index for index in indices if type(index) is not int or not 0 <= index < len(names)]
+        if wrong:
+            raise InputError(f"{path}: base_classes holds {show_names(wrong)}; give indices into label_names")
+        return ImageClasses(tuple(names[index] for index in indices), names)
+    setup = read_setup(path)
+    base = tuple(_as_list(content, "all_base", path)) if "all_base" in content else setup.base
+    everything = {str(name) for name in (*base, *setup.base, *setup.novel)}
+    return ImageClasses(tuple(map(str, base)), tuple(sorted(everything)))
+
+
 def read_json(path: str | os.PathLike[str]) -> Any:
     """Read a JSON file.
 

@@ -1,0 +1,1 @@
+"""From images to features: reading, augmenting and encoding them."""

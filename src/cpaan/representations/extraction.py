@@ -1,0 +1,179 @@
+"""Features of all images of an index, into a file; an extraction that was interrupted goes on."""
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from cpaan.data.archive import write_features
+from cpaan.data.atomic import write_atomically
+from cpaan.data.feature_set import FeatureSet
+from cpaan.data.hdf5 import write_hdf5
+from cpaan.errors import InputError
+from cpaan.representations.encoders import Encoder
+from cpaan.representations.image_index import ImageIndex
+from cpaan.representations.loading import ImageLoader
+
+_ROWS_BETWEEN_NOTES = 4096
+_ARCHIVES, _HDF5 = (".npz",), (".h5", ".hdf5")
+
+
+@dataclass(frozen=True)
+class Extracted:
+    """What an extraction wrote.
+
+    Attributes
+    ----------
+    n_images, dimension : size of the table of features
+    skipped : images that were left out, and why
+    """
+
+    n_images: int
+    dimension: int
+    skipped: dict[str, str]
+
+
+def extract_features(
+    index: ImageIndex,
+    encoder: Encoder,
+    output: Path,
+    *,
+    batch_size: int = 256,
+    workers: int = 0,
+    on_bad: str = "refuse",
+    dtype: str = "float32",
+    tell: Callable[[int, int], None] | None = None,
+) -> Extracted:
+    """Write the features of all images to a NumPy archive or, of one part, to HDF5.
+
+    Until all is done, features lie in a folder beside the output, from which the same call goes on.
+
+    Parameters
+    ----------
+    index : the images
+    encoder : turns them into features, see `cpaan.representations.encoders`
+    output : ``.npz`` with training and test rows, or ``.h5`` in the benchmark's format with rows of one part alone
+    batch_size, workers : images at a time, and processes that decode
+    on_bad : ``"refuse"`` or ``"skip"`` images that cannot be read
+    dtype : ``"float32"`` or ``"float16"``
+    tell : called with the number of images done and that of all
+    """
+    require_output(index, output, dtype)
+    loader = ImageLoader(index, encoder.resize, workers=workers, on_bad=on_bad, decode=encoder.decode)
+    table = _Table(output, {"images": index.fingerprint, "encoder": encoder.name, "dtype": dtype}, len(index))
+    todo = np.arange(table.done, len(index))
+    noted = table.done
+    for batch in loader.batches(todo, batch_size):
+        rows = batch.rows.numpy()
+        table.put(rows, encoder.encode(batch.pixels))
+        if rows[-1] + 1 - noted >= _ROWS_BETWEEN_NOTES:
+            noted = int(rows[-1]) + 1
+            table.note(noted, loader.skipped)
+        if tell is not None:
+            tell(int(rows[-1]) + 1, len(index))
+    loader.close()
+    skipped = {**table.skipped, **loader.skipped}
+    kept = np.array([entry.name not in skipped for entry in index.entries])
+    _write(output, index, table.features(), kept)
+    table.remove()
+    return Extracted(int(kept.sum()), table.dimension, skipped)
+
+
+def require_output(index: ImageIndex, output: Path, dtype: str) -> None:
+    """Refuse an output that could not hold the features, before anything is computed."""
+    if dtype not in ("float32", "float16"):
+        raise InputError(f"dtype must be float32 or float16, not {dtype!r}")
+    if output.suffix not in (*_ARCHIVES, *_HDF5):
+        raise InputError(f"{output} must end in .npz or .h5, which say what kind of file to write")
+    if output.suffix in _HDF5 and index.is_test.any() and not index.is_test.all():
+        raise InputError(
+            f"{output}: an HDF5 file of the benchmark holds training or test rows; write each to a file of its own "
+            "(--only train, --only test), or both to one .npz"
+        )
+    if not output.parent.is_dir():
+        raise InputError(f"cannot write {output}: there is no folder {output.parent}; make it first")
+
+
+def _write(output: Path, index: ImageIndex, features: npt.NDArray[Any], kept: npt.NDArray[np.bool_]) -> None:
+    if not kept.all():
+        features = features[kept]
+    labels = index.labels[kept]
+    if output.suffix in _HDF5:
+        write_hdf5(output, features, labels)
+        return
+    present = np.unique(labels)
+    names = [index.classes[label] for label in present]
+    write_features(output, FeatureSet(features, np.searchsorted(present, labels), names), index.is_test[kept])
+
+
+class _Table:
+    """Features on disk while they are being computed, and how far that is."""
+
+    def __init__(self, output: Path, plan: dict[str, str], n_rows: int) -> None:
+        self.folder = output.with_name(output.name + ".partial")
+        self.plan, self.n_rows = plan, n_rows
+        self.done, self.skipped = 0, dict[str, str]()
+        self.table: npt.NDArray[Any] | None = None
+        state = self._state()
+        if state is None:
+            return
+        if state["plan"] != plan:
+            raise InputError(
+                f"{self.folder} is of another extraction (other images, backbone or type); finish that one, or remove "
+                "the folder"
+            )
+        self.done, self.skipped = state["done"], state["skipped"]
+        self.table = np.load(self.folder / "features.npy", mmap_mode="r+", allow_pickle=False)
+
+    @property
+    def dimension(self) -> int:
+        return int(self.features().shape[1])
+
+    def features(self) -> npt.NDArray[Any]:
+        if self.table is None:
+            raise InputError("no features were computed")
+        return self.table
+
+    def put(self, rows: npt.NDArray[np.int64], features: npt.NDArray[np.float32]) -> None:
+        if self.table is None:
+            self._make(features.shape[1])
+        table = self.features()
+        if features.shape[1] != table.shape[1]:
+            raise InputError(f"the backbone gave {table.shape[1]} features before and {features.shape[1]} now")
+        if not np.isfinite(features).all():
+            raise InputError("the backbone gives features that are not finite; check its weights and its input")
+        table[rows] = features
+
+    def note(self, done: int, skipped: dict[str, str]) -> None:
+        table = self.features()
+        if isinstance(table, np.memmap):
+            table.flush()
+        self.done = done
+        state = {"plan": self.plan, "done": done, "skipped": {**self.skipped, **skipped}}
+        write_atomically(self.folder / "progress.json", json.dumps(state).encode())
+
+    def remove(self) -> None:
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _make(self, dimension: int) -> None:
+        try:
+            self.folder.mkdir(exist_ok=True)
+            self.table = np.lib.format.open_memmap(
+                self.folder / "features.npy", mode="w+", dtype=self.plan["dtype"], shape=(self.n_rows, dimension)
+            )
+        except OSError as error:
+            raise InputError(f"cannot write to {self.folder}: {error.strerror or error}") from error
+
+    def _state(self) -> dict[str, Any] | None:
+        try:
+            state: dict[str, Any] = json.loads((self.folder / "progress.json").read_bytes())
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except (OSError, ValueError) as error:
+            raise InputError(f"{self.folder} cannot be read ({error}); remove it to begin anew") from error
+        return state

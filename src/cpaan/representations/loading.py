@@ -1,0 +1,357 @@
+"""Images to batches of pixels, decoded in worker processes.
+
+A worker never raises: it gives the reason why an image cannot be read, and the loader refuses or skips that image as
+its caller chose, always by name.
+"""
+
+import pickle
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Sampler
+
+from cpaan.data.arguments import as_whole_number
+from cpaan.errors import InputError
+from cpaan.representations.decoding import as_sides
+from cpaan.representations.image_dataset import Collected, Decode, ImageDataset, collate
+from cpaan.representations.image_index import ImageIndex
+
+__all__ = ["Batch", "ImageDataset", "ImageLoader", "PixelCache", "cache_bytes"]
+
+_POLICIES = ("refuse", "skip")
+_CACHE_BATCH = 256
+_PREFETCHED = 2
+# The label and the row are 64-bit numbers.
+_BYTES_BESIDE_PIXELS = 16
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Some images.
+
+    Parameters
+    ----------
+    pixels : Tensor of uint8 of shape (n, 3, S, S)
+        With a `decode` of the caller's own: its tensors stacked, or a list of what else it gave.
+    labels : Tensor of int64 of shape (n,)
+        Class indices.
+    rows : Tensor of int64 of shape (n,)
+        Which entries of the index these are.
+
+    Examples
+    --------
+    >>> batch = Batch(torch.zeros(2, 3, 8, 8, dtype=torch.uint8), torch.tensor([0, 1]), torch.tensor([5, 3]))
+    >>> len(batch)
+    2
+    """
+
+    pixels: Any
+    labels: Tensor
+    rows: Tensor
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+
+class _Chosen(Sampler[list[int]]):
+    """Tells a data loader which rows make up each batch; changed before each pass, so that workers can stay."""
+
+    def __init__(self) -> None:
+        self.order: npt.NDArray[np.int64] = np.empty(0, dtype=np.int64)
+        self.batch_size = 1
+
+    def __iter__(self) -> Iterator[list[int]]:
+        for start in range(0, len(self.order), self.batch_size):
+            yield self.order[start : start + self.batch_size].tolist()
+
+
+class ImageLoader:
+    """Gives batches of decoded images in any order asked for.
+
+    Parameters
+    ----------
+    index : ImageIndex
+        The images.
+    size : int
+        Sides of the decoded images.
+    resize : int, optional
+        Length of the shorter side before the centre is cut out; `size` by default.
+    workers : int, default=0
+        Processes that decode; 0 decodes in this one. They are started at the first pass and kept until `close`.
+    on_bad : {"refuse", "skip"}, default="refuse"
+        What to do with an image that cannot be read: stop with its name, or leave it out and note it in `skipped`.
+    decode : callable, optional
+        Makes something else of an image file's bytes, in place of pixels of `size`: tensors of one shape are stacked,
+        all else comes as a list. With workers it must be a function that can be pickled.
+
+    Attributes
+    ----------
+    skipped : dict
+        Name of each image that was left out so far, and the reason.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> from PIL import Image
+    >>> from cpaan.representations.image_index import index_images
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     Path(folder, "oak").mkdir()
+    ...     Image.new("RGB", (9, 8), (255, 0, 0)).save(Path(folder, "oak", "1.png"))
+    ...     _ = Path(folder, "oak", "2.png").write_bytes(b"no image")
+    ...     loader = ImageLoader(index_images(folder), size=8, on_bad="skip")
+    ...     for batch in loader.batches([0, 1], batch_size=2):
+    ...         print(batch.pixels.shape, batch.rows)
+    torch.Size([1, 3, 8, 8]) tensor([0])
+    >>> loader.skipped
+    {'oak/2.png': 'no image of a known format (JPEG, PNG, BMP, GIF, WEBP, TIFF, PPM)'}
+    """
+
+    def __init__(
+        self,
+        index: ImageIndex,
+        size: int,
+        *,
+        resize: int | None = None,
+        workers: int = 0,
+        on_bad: str = "refuse",
+        decode: Decode | None = None,
+    ) -> None:
+        if on_bad not in _POLICIES:
+            raise InputError(f"on_bad is {on_bad!r}; give 'refuse' or 'skip'")
+        if not len(index):
+            raise InputError("the index has no images; give one with images")
+        self.index = index
+        self.size = as_sides(size, resize)[0]
+        self.workers = as_whole_number(workers, "workers", minimum=0)
+        self.on_bad = on_bad
+        self.skipped: dict[str, str] = {}
+        self._dataset = ImageDataset(index, size, resize=resize, decode=decode)
+        self._labels = torch.from_numpy(index.labels.copy())
+        self._idle: list[tuple[DataLoader[Any], _Chosen]] = []
+
+    def batches(self, order: Sequence[int] | npt.NDArray[np.integer[Any]], batch_size: int) -> Iterator[Batch]:
+        """Give images in an order.
+
+        Passes may be left before their end, and one may be made while another is under way.
+
+        Parameters
+        ----------
+        order : sequence of int
+            Rows of the index; a row may occur more than once.
+        batch_size : int
+            Images in a batch; the last one may have fewer, as may those from which bad images were left out.
+
+        Yields
+        ------
+        Batch
+            The next images. A batch without any readable image is not given at all.
+
+        Raises
+        ------
+        InputError
+            Where there is no such row, an image cannot be read and is to be refused, none of the images can be read,
+            or a worker process ends.
+        """
+        rows = np.asarray(order)
+        number = as_whole_number(batch_size, "batch_size", minimum=1)
+        if rows.size == 0:
+            return iter(())
+        if rows.ndim != 1 or rows.dtype.kind not in "iu" or rows.min() < 0 or rows.max() >= len(self.index):
+            raise InputError(f"order must be row numbers from 0 to {len(self.index) - 1}")
+        return self._pass(rows.astype(np.int64), number)
+
+    def close(self) -> None:
+        """End the worker processes; a later pass starts new ones."""
+        self._idle.clear()
+
+    def _pass(self, rows: npt.NDArray[np.int64], number: int) -> Iterator[Batch]:
+        lent = self._idle.pop() if self._idle else self._new_loader()
+        loader, chosen = lent
+        chosen.order, chosen.batch_size = rows, number
+        readable = False
+        try:
+            for pixels, kept, bad in _collected(loader):
+                self._note(bad)
+                if len(kept):
+                    readable = True
+                    yield Batch(pixels, self._labels[kept], kept)
+        except GeneratorExit:
+            # The caller has seen enough. After an error, on the other hand, workers may be gone: they are not kept.
+            self._idle.append(lent)
+            raise
+        self._idle.append(lent)
+        if not readable:
+            first = self.index.entries[int(rows[0])]
+            reason = self.skipped[first.name]
+            raise InputError(f"none of the {len(rows)} images can be read; the first is {first.place}: {reason}")
+
+    def _new_loader(self) -> tuple[DataLoader[Any], _Chosen]:
+        chosen = _Chosen()
+        loader = DataLoader(
+            self._dataset,
+            batch_sampler=chosen,
+            num_workers=self.workers,
+            collate_fn=collate,
+            pin_memory=torch.cuda.is_available(),
+            # Of its own, for otherwise each pass would draw a number from the generator that all share.
+            generator=torch.Generator().manual_seed(0),
+            persistent_workers=self.workers > 0,
+            prefetch_factor=_PREFETCHED if self.workers else None,
+        )
+        return loader, chosen
+
+    def _note(self, bad: Sequence[tuple[int, str]]) -> None:
+        for row, reason in bad:
+            entry = self.index.entries[row]
+            if self.on_bad == "refuse":
+                raise InputError(
+                    f"{entry.place} cannot be read: {reason}; mend or remove it, or leave out such images with "
+                    "--on-bad skip (on_bad='skip')"
+                )
+            self.skipped.setdefault(entry.name, reason)
+
+
+class PixelCache:
+    """All images of a loader, decoded once and held on a device as bytes.
+
+    Parameters
+    ----------
+    pixels : Tensor of uint8 of shape (n, 3, S, S)
+        The images.
+    labels : Tensor of int64 of shape (n,)
+        Class indices.
+    rows : Tensor of int64 of shape (n,)
+        Which entries of the index these are: all of them, but for those that were skipped.
+
+    Examples
+    --------
+    >>> cache = PixelCache(torch.zeros(4, 3, 8, 8, dtype=torch.uint8), torch.tensor([0, 0, 1, 1]), torch.arange(4))
+    >>> pixels, labels = cache.batch(torch.tensor([3, 0]))
+    >>> pixels.shape, labels
+    (torch.Size([2, 3, 8, 8]), tensor([1, 0]))
+    """
+
+    def __init__(self, pixels: Tensor, labels: Tensor, rows: Tensor) -> None:
+        self.pixels = pixels
+        self.labels = labels
+        self.rows = rows
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @classmethod
+    def load(
+        cls, loader: ImageLoader, device: torch.device | str, tell: Callable[[int, int], None] | None = None
+    ) -> "PixelCache":
+        """Decode all images of a loader's index, in its order.
+
+        Parameters
+        ----------
+        loader : ImageLoader
+            Gives the images; it must decode to pixels.
+        device : torch.device or str
+            Where to hold them; `cache_bytes` tells how much room they take.
+        tell : callable, optional
+            Called with the number of images done and that of all, now and then.
+
+        Returns
+        -------
+        PixelCache
+            Without the images that the loader skipped.
+
+        Raises
+        ------
+        InputError
+            Where an image cannot be read and is to be refused, or none can be read.
+        """
+        total = len(loader.index)
+        pixels = torch.empty((total, 3, loader.size, loader.size), dtype=torch.uint8, device=device)
+        kept: list[Tensor] = []
+        filled = 0
+        for batch in loader.batches(np.arange(total), _CACHE_BATCH):
+            if not _are_pixels(batch.pixels, loader.size):
+                raise InputError("a cache holds pixels only; give a loader without a decode of its own")
+            pixels[filled : filled + len(batch)].copy_(batch.pixels, non_blocking=True)
+            filled += len(batch)
+            kept.append(batch.rows)
+            if tell is not None:
+                tell(int(batch.rows[-1]) + 1, total)
+        rows = torch.cat(kept)
+        labels = torch.from_numpy(loader.index.labels[rows.numpy()])
+        return cls(pixels[:filled], labels.to(device), rows.to(device))
+
+    def batch(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Give some images.
+
+        Parameters
+        ----------
+        rows : Tensor of int64 on the same device
+            Positions in this cache, from 0 to `len(cache) - 1`. They are rows of the index unless images were skipped.
+
+        Returns
+        -------
+        pixels : Tensor of uint8 of shape (len(rows), 3, S, S)
+            The images.
+        labels : Tensor of int64 of shape (len(rows),)
+            Class indices.
+        """
+        return self.pixels[rows], self.labels[rows]
+
+
+def cache_bytes(index: ImageIndex, size: int) -> int:
+    """Tell how much memory a cache of all images takes.
+
+    Parameters
+    ----------
+    index : ImageIndex
+        The images.
+    size : int
+        Sides of the decoded images.
+
+    Returns
+    -------
+    int
+        Bytes.
+
+    Examples
+    --------
+    >>> cache_bytes(ImageIndex(("oak",), ()), size=64)
+    0
+    """
+    return len(index) * (3 * size * size + _BYTES_BESIDE_PIXELS)
+
+
+def _collected(loader: DataLoader[Any]) -> Iterator[Collected]:
+    """Pass on what workers give, with InputErrors in place of what they die of."""
+    try:
+        for collected in loader:
+            if isinstance(collected.pixels, list) and any(isinstance(one, Tensor) for one in collected.pixels):
+                found = ", ".join(sorted({_describe(one) for one in collected.pixels}))
+                raise InputError(f"decode gave {found} in one batch; give tensors of one shape and type")
+            yield collected
+    except InputError:
+        raise
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        raise InputError(
+            f"decode cannot be sent to worker processes: {error}; give a function that is defined at the top of a "
+            "module, or decode in this process (workers=0)"
+        ) from error
+    except (RuntimeError, OSError) as error:
+        raise InputError(
+            f"a process that decodes images has ended: {str(error).strip()}; usually memory or shared memory "
+            "(/dev/shm) is short: use fewer workers, smaller batches or none (workers=0)"
+        ) from error
+
+
+def _are_pixels(value: Any, size: int) -> bool:
+    return isinstance(value, Tensor) and value.dtype == torch.uint8 and value.shape[1:] == (3, size, size)
+
+
+def _describe(value: Any) -> str:
+    return f"{value.dtype} of shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
