@@ -1,6 +1,7 @@
 """What a model or a file of features holds, in words; read without loading torch."""
 
 from pathlib import Path
+from typing import Any
 
 from cpaan.errors import InputError
 
@@ -37,20 +38,45 @@ def _describe_model(path: Path) -> list[tuple[str, str]]:
 
     config = read_config(path)
     shapes = read_shapes(path / TENSORS)
-    numbers, names = config["numbers"], [str(decode_name(name)) for name in config["classes"]]
+    names = [str(decode_name(name)) for name in config.get("classes", [])]
+    describe_kind = {"CPAAN": _describe_cpaan, "backbone": _describe_backbone}.get(config["kind"], _describe_other)
+    return [*describe_kind(config, shapes), ("names", _shortened(names)), ("size", _size(path))]
+
+
+def _describe_cpaan(config: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> list[tuple[str, str]]:
+    numbers = config["numbers"]
     kept = shapes.get("reservoir.deviations", (0,))[0]
-    _, rank, dimension = shapes["base.factors"]
+    n_classes, rank, dimension = shapes["base.factors"]
     changed = {k: v for k, v in config["parameters"].items() if k in numbers and v is not None}
     recipe = config["parameters"]["recipe"] + "".join(f", {k}={v}" for k, v in changed.items())
     return [
         ("model", f"{config['variant']}, {numbers['generator']} generator, {numbers['episodes']} episodes"),
         ("recipe", recipe),
         ("features", f"{dimension} dimensions"),
-        ("base", f"{len(names)} classes: prototypes, covariances of rank {rank}"),
+        ("base", f"{n_classes} classes: prototypes, covariances of rank {rank}"),
         ("reservoir", f"{kept} base examples" if kept else "none: Gaussian summaries only"),
         ("neighborhood", f"{numbers['neighborhood']}, temperature {config['temperature']:.4g}"),
-        ("names", _shortened(names)),
-        ("size", _size(path)),
+    ]
+
+
+def _describe_backbone(config: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> list[tuple[str, str]]:
+    numbers, accuracy = config["numbers"], config["details"].get("accuracy")
+    tested = f"top-1 {accuracy['top1']:.1f} %, top-5 {accuracy['top5']:.1f} %" if accuracy else "not tested"
+    return [
+        ("model", f"backbone, {config['backbone']}, {numbers['epochs']} epochs"),
+        ("images", f"{numbers['size']} pixels, {numbers['stem']} stem"),
+        ("features", f"{8 * numbers['width']} dimensions"),
+        ("base", f"{len(config['classes'])} classes, {tested}"),
+    ]
+
+
+def _describe_other(config: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> list[tuple[str, str]]:
+    changed = {k: v for k, v in config.get("parameters", {}).items() if v is not None}
+    return [
+        ("model", config["kind"]),
+        ("settings", ", ".join(f"{k}={v}" for k, v in changed.items()) or "all by default"),
+        ("features", f"{config.get('dimension', 'unknown')} dimensions"),
+        ("base", f"{len(config.get('classes', []))} classes"),
     ]
 
 

@@ -114,7 +114,7 @@ def make_encoder(
     if isinstance(given, nn.Module) and not hasattr(given, "encode"):
         size = size or 224
         return NetworkEncoder(given.to(device).eval(), size, resize or round(size * 256 / 224), device, shown)
-    if callable(getattr(given, "encode", None)):
+    if callable(getattr(given, "encode", None)) and not isinstance(given, str):  # text can encode itself
         return ObjectEncoder(given, shown)
     raise InputError(
         f"{shown} is a {type(given).__name__}, which cannot encode images; give a torch module, a pair of a module and "

@@ -1,5 +1,6 @@
 """Training a backbone on the images of base classes."""
 
+import shutil
 import signal
 import threading
 import time
@@ -8,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 import numpy as np
 from torch import Tensor, nn
@@ -30,18 +31,15 @@ from cpaan.training.history import History
 
 CHECKPOINTS = "checkpoints"
 LOGGINGS = 200
+MOST_BETWEEN_LOGGINGS = 50  # steps after which a wish to stop is heard
 _SHOWN = 3
+
+# Called with a title and a unit, it opens a bar that is told how many of how many things are done, and maybe a note.
+CountBars: TypeAlias = Callable[[str, str], Callable[..., None]]
 
 
 class Stopped(Exception):  # noqa: N818 - it is no error
     """Training was asked to stop, and has written a checkpoint."""
-
-
-class CountBars(Protocol):
-    """Whatever shows progress."""
-
-    def __call__(self, title: str, unit: str) -> Callable[..., None]:
-        """Open a bar that is told how many of how many things are done, and a note if there is one."""
 
 
 def train_backbone(
@@ -100,7 +98,7 @@ class _Run:
         """Take all steps that are still to be taken."""
         if resume:
             self._restore()
-        every = self.settings.log_every or max(1, self.steps // LOGGINGS)
+        every = self.settings.log_every or min(max(1, self.steps // LOGGINGS), MOST_BETWEEN_LOGGINGS)
         tell = self._teller()
         saved = time.monotonic()
         with _stop_asked() as asked:
@@ -139,6 +137,7 @@ class _Run:
             details["skipped"] = self.skipped
         backbone = Backbone(task.network.eval(), settings.kind, settings.recipe, self.index.classes, details)
         backbone.save(self.folder)
+        shutil.rmtree(self.folder / CHECKPOINTS, ignore_errors=True)
         return backbone
 
     def _open(self, index: ImageIndex, title: str) -> Pixels:
