@@ -53,6 +53,24 @@ def test_bench_writes_results_and_prints_the_tables(bank: Path, tmp_path: Path) 
     assert cpaan("bench", "-o", run).stdout == result.stdout
 
 
+def test_several_runs_make_one_table_with_a_column_for_the_representation(bank: Path, tmp_path: Path) -> None:
+    common = ["bench", bank, "--setup", tmp_path / "setup.json", "--methods", "nearest-prototype,linear"]
+    common += ["--shots", "1", "--trials", 2]
+    assert cpaan(*common, "-o", tmp_path / "one").exit_code == 0
+    assert cpaan(*common, "--representation", "PN", "--normalize", "l2", "-o", tmp_path / "two").exit_code == 0
+    shown = cpaan("table", tmp_path / "one", tmp_path / "two", "--reference", "linear").stdout
+    lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in shown.splitlines() if "|" in line]
+    assert lines[0][:3] == ["method", "representation", "LSL K=1"]
+    entries = [(line[0], line[1]) for line in lines[2:6]]
+    assert entries == [(m, r) for r in ("bank", "PN") for m in ("nearest-prototype", "linear")]
+    # Differences are taken within a representation.
+    single = cpaan("table", tmp_path / "two", "--reference", "linear").stdout
+    assert "representation" not in single.replace("on PN", "")
+    assert lines[-1][2:] == [cell.strip() for cell in single.splitlines()[-1].split("|")[2:-1]]
+    assert_refused(cpaan("table", tmp_path), "holds no benchmark run")
+    assert_refused(cpaan("table", tmp_path / "one", "--measure", "top2"), "top1 or top5")
+
+
 def test_a_suffix_normalizes_as_the_option_does(bank: Path, tmp_path: Path) -> None:
     common = ["bench", bank, "--setup", tmp_path / "setup.json", "--shots", "1", "--trials", 2]
     one = cpaan(*common, "--methods", "nearest-prototype+l2", "-o", tmp_path / "one")

@@ -77,7 +77,7 @@ def test_a_run_writes_tidy_results_its_config_and_a_mark(finished: tuple[Path, l
     folder, rows = finished
     assert len(rows) == 3 * 2 * 2 * 2
     lines = (folder / "results.csv").read_text().splitlines()
-    assert lines[0].startswith("method,setting,shots,trial,top1,top5,")
+    assert lines[0].startswith("method,representation,setting,shots,trial,top1,top5,")
     assert len(lines) == 1 + len(rows)
     recorded = json.loads((folder / "config.json").read_text())
     assert recorded["config"]["settings"] == SETTINGS
@@ -213,14 +213,15 @@ def test_normalizations_do_what_they_say() -> None:
 def test_paired_differences_remove_what_trials_have_in_common() -> None:
     rng = np.random.default_rng(0)
     luck = rng.normal(0, 5, size=6)
+    same = {"representation": "r", "setting": "LSL", "shots": 1}
     rows = [
-        {"method": m, "setting": "LSL", "shots": 1, "trial": t, "top5": 50 + luck[t] + gain + rng.normal(0, 0.1)}
+        {**same, "method": m, "trial": t, "top5": 50 + luck[t] + gain + rng.normal(0, 0.1)}
         for m, gain in (("ours", 2.0), ("theirs", 0.0))
         for t in range(6)
     ]
-    difference = paired_differences(rows, "theirs")["ours", "LSL", 1]
+    difference = paired_differences(rows, "theirs")[("ours", "r"), "LSL", 1]
     assert difference.mean == pytest.approx(2.0, abs=0.2)
-    assert difference.half_width < 0.1 * summarize_rows(rows)["ours", "LSL", 1].half_width
+    assert difference.half_width < 0.1 * summarize_rows(rows)[("ours", "r"), "LSL", 1].half_width
     with pytest.raises(InputError, match="'nobody' is not in the run, which has ours, theirs"):
         paired_differences(rows, "nobody")
 

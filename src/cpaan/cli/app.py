@@ -8,7 +8,7 @@ import typer
 from typer.core import TyperGroup
 
 from cpaan.cli.backbone import backbone_app
-from cpaan.cli.bench import bench, methods
+from cpaan.cli.bench import bench, methods, table
 from cpaan.cli.features import features_app
 from cpaan.errors import InputError
 
@@ -197,6 +197,7 @@ def info(path: Annotated[Path, typer.Argument(help="Folder of a model, or a file
 app.add_typer(backbone_app, name="backbone")
 app.add_typer(features_app, name="features")
 app.command()(bench)
+app.command()(table)
 app.command()(methods)
 
 

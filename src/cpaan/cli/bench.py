@@ -53,6 +53,9 @@ def bench(
     measure: Annotated[str, typer.Option(help="top5 or top1, in the printed tables.")] = "top5",
     jobs: Annotated[int, typer.Option(help="Processes on this machine.")] = 1,
     scheduler: Annotated[str | None, typer.Option(help="Address of a Dask scheduler to do the cells.")] = None,
+    representation: Annotated[
+        str | None, typer.Option(help="What the features are, for the table; the file's name by default.")
+    ] = None,
     from_paper: Annotated[bool, typer.Option("--from-paper", help="Print the published table beside.")] = False,
 ) -> None:
     """Fill the paper's table for a bank of features. An interrupted run goes on where it stopped.
@@ -62,8 +65,7 @@ def bench(
     from cpaan.cli.names import parse_methods, parse_shots
     from cpaan.cli.numbers import parse_numbers
 
-    if measure not in ("top1", "top5"):
-        raise InputError(f"--measure must be top1 or top5, not {measure!r}")
+    _require_measure(measure)
     if bank is None:
         _from_folder(output, reference, measure, from_paper)
         return
@@ -88,6 +90,7 @@ def bench(
         normalize=suffix or normalize or "none",
         settings={"recipe": recipe, "device": device, **numbers},
         seed=seed,
+        representation=representation or bank.stem,
     )
     _require_reference(reference, listed)
     data = load_benchmark(bank, setup, test=test, splits=splits or (), part=part)
@@ -114,4 +117,25 @@ def _from_folder(output: Path | None, reference: str | None, measure: str, from_
         if not from_paper:
             raise InputError("give a bank of features to run on, or a run (-o), or --from-paper")
         return
-    typer.echo(run_tables(RunFolder(output), reference, measure))
+    typer.echo(run_tables([RunFolder(output)], reference, measure))
+
+
+def table(
+    runs: Annotated[list[Path], typer.Argument(help="Folders of benchmark runs.")],
+    reference: Annotated[str | None, typer.Option(help="Method to take differences to; the first by default.")] = None,
+    measure: Annotated[str, typer.Option(help="top5 or top1.")] = "top5",
+) -> None:
+    """Print the table of one or more runs; of several, with a column for the representation.
+
+    Example: cpaan table runs/resnet10 runs/prototypical
+    """
+    from cpaan.evaluation.store import RunFolder
+    from cpaan.reporting.run_tables import run_tables
+
+    _require_measure(measure)
+    typer.echo(run_tables([RunFolder(run) for run in runs], reference, measure))
+
+
+def _require_measure(measure: str) -> None:
+    if measure not in ("top1", "top5"):
+        raise InputError(f"--measure must be top1 or top5, not {measure!r}")

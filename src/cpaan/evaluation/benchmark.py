@@ -36,6 +36,7 @@ class Plan:
     normalize : ``none``, ``l2`` or ``center-l2``, alike for all methods
     settings : of the augmenters: the recipe, and numbers changed by name
     seed : decides every random draw but that of the shots, which is the trial's number
+    representation : what the features are, as the table shall call it
     """
 
     methods: tuple[str, ...]
@@ -45,6 +46,7 @@ class Plan:
     normalize: str = "none"
     settings: Mapping[str, Any] | None = None
     seed: int = 0
+    representation: str = "features"
 
     def __post_init__(self) -> None:
         for name in self.methods:
@@ -105,7 +107,7 @@ def run_benchmark(
     tell = (lambda done, total: None) if bars is None else bars.count("evaluating", "cells")
     try:
         for rows in _executed(normalized, learned, missing, jobs, scheduler):
-            run.append(rows)
+            run.append([{**row, "representation": plan.representation} for row in rows])
             finished += 1
             tell(finished, len(cells))
     finally:

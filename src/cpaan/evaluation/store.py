@@ -14,7 +14,7 @@ from cpaan.data.csv_text import csv_text
 from cpaan.errors import InputError
 
 Row = dict[str, Any]
-COLUMNS = ("method", "setting", "shots", "trial", "top1", "top5")
+COLUMNS = ("method", "representation", "setting", "shots", "trial", "top1", "top5")
 
 
 class RunFolder:

@@ -5,7 +5,7 @@ from typing import Any
 
 from cpaan.evaluation.intervals import Interval
 from cpaan.evaluation.published import PUBLISHED, SHOTS
-from cpaan.evaluation.summary import Key, paired_differences, summarize_rows
+from cpaan.evaluation.summary import Entry, Key, paired_differences, summarize_rows
 from cpaan.reporting.table import markdown_table
 
 SETTINGS = ("LSL", "GLSL")
@@ -13,13 +13,13 @@ SETTINGS = ("LSL", "GLSL")
 
 def benchmark_table(rows: Sequence[dict[str, Any]], measure: str = "top5") -> str:
     """Lay out mean accuracies with intervals; **best** and _second best_ of a column are marked."""
-    return _table(summarize_rows(rows, measure), _methods(rows), mark=True)
+    return _table(summarize_rows(rows, measure), _entries(rows), mark=True)
 
 
 def difference_table(rows: Sequence[dict[str, Any]], reference: str, measure: str = "top5") -> str:
     """Lay out the paired differences of every method to a reference, in points."""
-    methods = [method for method in _methods(rows) if method != reference]
-    return _table(paired_differences(rows, reference, measure), methods, mark=False, signed=True)
+    entries = [entry for entry in _entries(rows) if entry[0] != reference]
+    return _table(paired_differences(rows, reference, measure), entries, mark=False, signed=True)
 
 
 def published_table() -> str:
@@ -32,23 +32,25 @@ def published_table() -> str:
     return markdown_table(header, [[str(cell) for cell in row] for row in rows])
 
 
-def _methods(rows: Sequence[dict[str, Any]]) -> list[str]:
-    return list(dict.fromkeys(row["method"] for row in rows))
+def _entries(rows: Sequence[dict[str, Any]]) -> list[Entry]:
+    return list(dict.fromkeys((row["method"], row["representation"]) for row in rows))
 
 
-def _table(found: dict[Key, Interval], methods: Sequence[str], *, mark: bool, signed: bool = False) -> str:
+def _table(found: dict[Key, Interval], entries: Sequence[Entry], *, mark: bool, signed: bool = False) -> str:
     shots = sorted({k for _, _, k in found})
     columns = [(setting, k) for setting in SETTINGS for k in shots]
     cells = []
     for setting, k in columns:
-        intervals = [found.get((method, setting, k)) for method in methods]
+        intervals = [found.get((entry, setting, k)) for entry in entries]
         texts = [_text(interval, signed) for interval in intervals]
         if mark:
             stars = _marks([None if interval is None else interval.mean for interval in intervals])
             texts = [f"{star}{text}{star}" for star, text in zip(stars, texts, strict=True)]
         cells.append(texts)
-    body = [[method, *(column[i] for column in cells)] for i, method in enumerate(methods)]
-    return markdown_table(["method", *(f"{setting} K={k}" for setting, k in columns)], body)
+    # The representation is a column, as in the paper, where there is more than one.
+    names = ("method", "representation")[: 1 + (len({representation for _, representation in entries}) > 1)]
+    body = [[*entry[: len(names)], *(column[i] for column in cells)] for i, entry in enumerate(entries)]
+    return markdown_table([*names, *(f"{setting} K={k}" for setting, k in columns)], body, names=len(names))
 
 
 def _text(interval: Interval | None, signed: bool) -> str:
