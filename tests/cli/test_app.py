@@ -96,19 +96,35 @@ def test_fit_trains_directly_with_novel_classes_at_hand(tmp_path: Path, novel: P
     assert cpaan("augment", tmp_path / "model", novel, "-o", tmp_path / "out.npz").exit_code == 0
 
 
+@pytest.mark.parametrize("method", ["smote", "deviation-transfer", "empirical-bayes", "distribution-calibration"])
+def test_any_method_that_makes_examples_can_be_fitted_described_and_used(
+    tmp_path: Path, base: Path, novel: Path, method: str
+) -> None:
+    result = cpaan("fit", base, "-o", tmp_path / "model", "--method", method)
+    assert result.exit_code == 0, result.output
+    assert "6 classes" in cpaan("info", tmp_path / "model").output
+    made = cpaan("augment", tmp_path / "model", novel, "-o", tmp_path / "out.npz", "--per-class", 4)
+    assert made.exit_code == 0, made.output
+    assert len(read_features(tmp_path / "out.npz")) == 8
+
+
 def test_no_reservoir_keeps_summaries_only(tmp_path: Path, base: Path) -> None:
     assert cpaan("fit", base, "-o", tmp_path / "model", "--reservoir", 0, *FAST).exit_code == 0
     assert "Gaussian summaries only" in cpaan("info", tmp_path / "model").output
 
 
-def test_fit_refuses_wrong_input_and_writes_nothing(tmp_path: Path, base: Path) -> None:
+def test_fit_refuses_wrong_input_and_writes_nothing(tmp_path: Path, base: Path, novel: Path) -> None:
     model = tmp_path / "model"
     write_features(tmp_path / "few.npz", make_set("base", 3, 15, 0))
     assert_refused(cpaan("fit", tmp_path / "few.npz", "-o", model, *FAST), "at least 4 base classes")
-    assert_refused(cpaan("fit", base, "-o", model, "--variant", "gan"), "c-gan, ccyc-gan, cdeli-gan, ccov-gan")
+    assert_refused(cpaan("fit", base, "-o", model, "--method", "gan"), "c-gan, ccyc-gan, cdeli-gan, ccov-gan")
+    assert_refused(
+        cpaan("fit", base, "-o", model, "--method", "linear"), "linear makes no examples; choose one of c-gan"
+    )
+    assert_refused(cpaan("fit", base, "-o", model, "--method", "gaussian", "--novel", novel), "leave --novel out")
     assert_refused(cpaan("fit", base, "-o", model, "--recipe", "slow"), "paper, quick")
     assert_refused(cpaan("fit", base, "-o", model, "--episodes", 0), "episodes must be")
-    assert_refused(cpaan("fit", base, "-o", model, "--set", "speed=9"), "a recipe has no speed")
+    assert_refused(cpaan("fit", base, "-o", model, "--set", "speed=9"), "ccov-gan has no speed; it has")
     assert_refused(cpaan("fit", base, "-o", model, "--set", "speed"), "NAME=VALUE")
     assert_refused(cpaan("fit", tmp_path / "nothing.npz", "-o", model), "nothing.npz")
     (tmp_path / "text.npz").write_text("not an archive")

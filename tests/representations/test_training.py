@@ -279,6 +279,14 @@ def test_wrong_settings_are_refused_by_name(coloured: Images, tmp_path: Path) ->
         train_backbone(index_images(coloured()), settings(cache="maybe"), tmp_path / "model")
 
 
+def test_classes_with_too_few_images_are_named(coloured: Images, tmp_path: Path) -> None:
+    root = coloured()
+    for number in range(2, 12):
+        (root / "train" / "colour2" / f"{number:02d}.png").unlink()
+    with pytest.raises(InputError, match=r"too few training images of colour2 \(2\): each class needs 4"):
+        train_backbone(index_images(root), settings("prototypical"), tmp_path / "model")
+
+
 def test_a_loss_that_is_no_longer_finite_is_told(coloured: Images, tmp_path: Path) -> None:
     given = settings(numbers={"learning_rate": 1e30, "warmup": 0.0})
     with pytest.raises(InputError, match=r"no longer finite after .* smaller learning_rate"):

@@ -90,16 +90,16 @@ def fit(
         Path | None,
         typer.Option(help="Features of novel classes: train directly on both, for few base classes."),
     ] = None,
-    variant: Annotated[str, typer.Option(help="c-gan, ccyc-gan, cdeli-gan or ccov-gan.")] = "ccov-gan",
+    method: Annotated[str, typer.Option(help="Any that makes examples; see cpaan methods.")] = "ccov-gan",
     recipe: Annotated[str, typer.Option(help="quick or paper.")] = "quick",
     episodes: Annotated[int | None, typer.Option(help="Training steps, instead of the recipe's.")] = None,
     number: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="NAME=VALUE", help="Change any number of the recipe, such as cycle_weight=2."),
+        typer.Option("--set", metavar="NAME=VALUE", help="Change any number of the method, such as cycle_weight=2."),
     ] = None,
     reservoir: Annotated[
-        int, typer.Option(help="Base examples kept per class; 0 keeps Gaussian summaries only.")
-    ] = 100,
+        int | None, typer.Option(help="Base examples kept per class; 0 keeps Gaussian summaries only.")
+    ] = None,
     seed: Annotated[int, typer.Option(help="Decides every random draw.")] = 0,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")] = "auto",
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a model that is there.")] = False,
@@ -112,36 +112,24 @@ def fit(
     from cpaan.cli.outputs import require_model_folder
     from cpaan.cli.progress import training_bars
     from cpaan.data.archive import read_bank
-    from cpaan.training.recipe import make_recipe
-    from cpaan.training.variant import find_variant
+    from cpaan.methods import Settings, make_augmenter
 
     numbers = parse_numbers(number or [])
-    if episodes is not None:
-        numbers["episodes"] = episodes
-    find_variant(variant)
-    make_recipe(recipe, **numbers)
+    numbers |= {name: value for name, value in (("episodes", episodes), ("reservoir", reservoir)) if value is not None}
+    augmenter = make_augmenter(method, Settings(recipe, device, seed, numbers=numbers))
     require_model_folder(output, overwrite=overwrite)
     base_set = read_bank(base).train
     novel_set = None if novel is None else read_bank(novel).train
-
-    from cpaan.augmenters.cpaan import CPAAN
-
     with training_bars() as bars:
-        augmenter = CPAAN(
-            variant=variant,
-            recipe=recipe,
-            random_state=seed,
-            reservoir=reservoir,
-            device=device,
-            tell=bars(f"training {variant}"),
-            **numbers,
-        )
+        augmenter.tell = bars(f"training {method}")
         if novel_set is None:
             augmenter.fit(base_set.features, base_set.names)
-        else:
+        elif hasattr(augmenter, "fit_direct"):
             augmenter.fit_direct(base_set.features, base_set.names, novel_set.features, novel_set.names)
+        else:
+            raise InputError(f"{method} is not trained on novel classes; leave --novel out")
     augmenter.save(output)
-    typer.echo(f"{output}: {variant}, trained on {base_set.n_classes} base classes of {len(base_set)} examples")
+    typer.echo(f"{output}: {method}, trained on {base_set.n_classes} base classes of {len(base_set)} examples")
 
 
 @app.command()

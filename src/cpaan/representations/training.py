@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from torch import Tensor, nn
 
+from cpaan.data.class_names import IndexArray
 from cpaan.errors import InputError
 from cpaan.representations.accuracy import base_accuracy
 from cpaan.representations.backbone import Backbone
@@ -86,6 +87,7 @@ class _Run:
         self.skipped: dict[str, str] = {}
         self.pixels = self._open(index.part("train"), "reading images")
         labels, recipe = self.pixels.labels, settings.recipe
+        _require_enough(labels, index.classes, settings)
         self.order = make_order(settings.kind, labels, recipe, processes.count * settings.accumulate, settings.seed)
         self.steps = recipe.epochs * self.order.steps_per_epoch
         task = make_task(settings.kind, len(index.classes), recipe, settings.seed)
@@ -211,6 +213,20 @@ class _Run:
             "parts": self.processes.count * self.settings.accumulate,
             "images": self.index.fingerprint,
         }
+
+
+def _require_enough(labels: IndexArray, classes: tuple[str, ...], settings: BackboneSettings) -> None:
+    """Refuse classes with fewer images than a step takes of one, by name."""
+    recipe = settings.recipe
+    needed = recipe.shots + recipe.queries if settings.kind == "prototypical" else 1
+    counts = np.bincount(labels, minlength=len(classes))
+    few = [f"{name} ({count})" for name, count in zip(classes, counts, strict=True) if count < needed]
+    if few:
+        shown = ", ".join(few[:_SHOWN]) + (f" and {len(few) - _SHOWN} more" if len(few) > _SHOWN else "")
+        raise InputError(
+            f"too few training images of {shown}: each class needs {needed}; add images, leave the classes out, or "
+            "--set fewer shots and queries"
+        )
 
 
 def _network_of(folder: Path, recipe: BackboneRecipe) -> nn.Module:
