@@ -6,7 +6,7 @@ real examples alone.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from os import PathLike
 from pathlib import Path
@@ -14,9 +14,23 @@ from typing import Any
 
 from cpaan.augmenters.base import BaseAugmenter
 from cpaan.augmenters.cpaan import CPAAN
+from cpaan.augmenters.deviation_transfer import DeviationTransfer
+from cpaan.augmenters.distribution_calibration import DistributionCalibration
+from cpaan.augmenters.empirical_bayes import EmpiricalBayes
+from cpaan.augmenters.feature_hallucination import FeatureHallucination
+from cpaan.augmenters.feature_imagination import FeatureImagination
+from cpaan.augmenters.pooled_gaussian import PooledGaussian
+from cpaan.augmenters.smote import Smote
+from cpaan.classifiers.attentive_weights import AttentiveWeightGenerator
 from cpaan.classifiers.base import ScoreClassifier
+from cpaan.classifiers.cosine import CosineClassifier
 from cpaan.classifiers.linear import LinearClassifier
+from cpaan.classifiers.maml import MAML
+from cpaan.classifiers.matching import MatchingNetwork
 from cpaan.classifiers.nearest_prototype import NearestPrototype
+from cpaan.classifiers.prototype_matching import PrototypeMatchingNetwork
+from cpaan.classifiers.prototypical import PrototypicalNetwork
+from cpaan.classifiers.siamese import SiameseNetwork
 from cpaan.data.model_folder import read_config
 from cpaan.errors import InputError
 
@@ -89,19 +103,84 @@ def _plain(kind: Callable[..., Any], settings: Settings) -> Any:
 CLASSIFIERS: dict[str, Callable[[Settings], ScoreClassifier]] = {
     "nearest-prototype": partial(_plain, NearestPrototype),
     "linear": partial(_plain, LinearClassifier),
+    "cosine": partial(_plain, CosineClassifier),
+    "siamese": partial(_trained, SiameseNetwork),
+    "maml": partial(_trained, MAML),
+    "attentive-weights": partial(_trained, AttentiveWeightGenerator),
+    "prototypical": partial(_trained, PrototypicalNetwork),
+    "matching": partial(_trained, MatchingNetwork),
+    "prototype-matching": partial(_trained, PrototypeMatchingNetwork),
 }
 
-AUGMENTERS: tuple[type[BaseAugmenter], ...] = (CPAAN,)
+AUGMENTERS: tuple[type[BaseAugmenter], ...] = (
+    CPAAN,
+    DeviationTransfer,
+    DistributionCalibration,
+    EmpiricalBayes,
+    FeatureHallucination,
+    FeatureImagination,
+    PooledGaussian,
+    Smote,
+)
 
 METHODS = {
     method.name: method
     for method in (
         Method("nearest-prototype", "nearest class mean, no augmentation", classifier="nearest-prototype"),
         Method("linear", "multinomial logistic regression, no augmentation", classifier="linear"),
+        Method("cosine", "trained weights compared by angle, no augmentation", classifier="cosine"),
+        Method("siamese", "a twin network that tells whether two examples are of one class", classifier="siamese"),
+        Method("maml", "a network that a few steps of gradient descent adapt to the shots", classifier="maml"),
+        Method(
+            "attentive-weights",
+            "cosine classifier whose novel weights come from attention over base classes",
+            classifier="attentive-weights",
+        ),
+        Method("prototypical", "class means in an embedding learned on base classes", classifier="prototypical"),
+        Method("matching", "cosine attention to the shots, which know each other", classifier="matching"),
+        Method(
+            "prototype-matching",
+            "matching with class means, which know each other",
+            classifier="prototype-matching",
+        ),
         Method("c-gan", "conditional GAN from base to novel classes, the paper's start", partial(_cpaan, "c-gan")),
         Method("ccyc-gan", "c-GAN with cycle consistency", partial(_cpaan, "ccyc-gan")),
         Method("cdeli-gan", "cCyc-GAN with trained Gaussian-mixture noise", partial(_cpaan, "cdeli-gan")),
         Method("ccov-gan", "cCyc-GAN that preserves covariance: the paper's method", partial(_cpaan, "ccov-gan")),
+        Method(
+            "feature-hallucination",
+            "analogies with what varies within base classes; classes are filled up to 20 examples, as published",
+            partial(_trained, partial(FeatureHallucination, fill_to=20)),
+        ),
+        Method(
+            "feature-imagination",
+            "a hallucinator trained through the loss of a prototypical network; classes are filled up to 20 examples",
+            partial(_trained, partial(FeatureImagination, fill_to=20)),
+            classifier=OWN,
+        ),
+        Method(
+            "feature-imagination-pmn",
+            "feature imagination trained through a prototype matching network",
+            partial(_trained, partial(FeatureImagination, classifier="prototype-matching", fill_to=20)),
+            classifier=OWN,
+        ),
+        Method(
+            "distribution-calibration",
+            "Gaussians from the statistics of the base classes nearest to each shot",
+            partial(_seeded, DistributionCalibration),
+        ),
+        Method("smote", "interpolation between the shots of a class", partial(_seeded, Smote)),
+        Method(
+            "deviation-transfer",
+            "deviations of base examples from their class mean, moved to the shots",
+            partial(_seeded, DeviationTransfer),
+        ),
+        Method("gaussian", "Gaussian with the pooled covariance of base classes", partial(_seeded, PooledGaussian)),
+        Method(
+            "empirical-bayes",
+            "Gaussian about the posterior mean of the class centre, given shots and base classes",
+            partial(_seeded, EmpiricalBayes),
+        ),
     )
 }
 
@@ -115,6 +194,25 @@ def find_method(name: str) -> Method:
     if name not in METHODS:
         raise InputError(f"unknown method {name!r}; choose from {', '.join(METHODS)}")
     return METHODS[name]
+
+
+def make_augmenter(name: str, settings: Settings) -> BaseAugmenter:
+    """Make an unfitted augmenter by the name of its method, with numbers of its own changed by name.
+
+    >>> make_augmenter("smote", Settings(random_state=3))
+    Smote(random_state=3)
+    """
+    make = find_method(name).augmenter
+    if make is None:
+        makers = ", ".join(method.name for method in METHODS.values() if method.augmenter is not None)
+        raise InputError(f"{name} makes no examples; choose one of {makers}")
+    augmenter = make(replace(settings, numbers={}))
+    unknown = set(settings.numbers) - set(augmenter.get_params(deep=False))  # type: ignore[no-untyped-call]
+    if unknown:
+        known = ", ".join(augmenter.get_params(deep=False))  # type: ignore[no-untyped-call]
+        raise InputError(f"{name} has no {', '.join(sorted(unknown))}; it has {known}")
+    augmenter.set_params(**settings.numbers)  # type: ignore[no-untyped-call]
+    return augmenter
 
 
 def make_classifier(name: str, settings: Settings | None = None) -> ScoreClassifier:

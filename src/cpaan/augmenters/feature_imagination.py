@@ -1,0 +1,262 @@
+"""Feature imagination: a hallucinator that is meta-learned through the loss of the classifier that it serves.
+
+Y.-X. Wang, R. Girshick, M. Hebert and B. Hariharan, *Low-shot learning from imaginary data*, CVPR 2018.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from cpaan.augmenters.base import BaseAugmenter
+from cpaan.classifiers.episodic import EpisodicClassifier, check_count
+from cpaan.classifiers.prototype_matching import PrototypeMatchingNetwork
+from cpaan.classifiers.prototypical import PrototypicalNetwork
+from cpaan.data.feature_set import FeatureSet
+from cpaan.errors import InputError
+from cpaan.functional.standardization import fit_standardization
+from cpaan.nn.hallucinator import Hallucinator
+from cpaan.sampling.bank import ClassBank
+from cpaan.training.device import choose_device
+from cpaan.training.episodic import plain_support
+from cpaan.training.trainer import Progress
+
+CLASSIFIERS: dict[str, type[EpisodicClassifier]] = {
+    "prototypical": PrototypicalNetwork,
+    "prototype-matching": PrototypeMatchingNetwork,
+}
+# NOTE[paper]: how many examples are made in a task, and the size of the noise at the start, are not given there.
+NOISE = 0.1  # ε of the hallucinator at the start: noise that examples can be seen through
+ROWS_AT_ONCE = 16_384
+
+
+class FeatureImagination(BaseAugmenter):
+    """Make examples of a class by an MLP on one of its examples and noise, trained to serve a classifier.
+
+    x' = G(x, z),  z ~ N(0, I),  x a random shot of the class
+
+    min over G and h of E over tasks of −Σ over queries (x, y) of log P(y given x; h, S ∪ G(S))
+
+    In each task the supports S of the classes with few shots are filled with examples made by G, the classifier h is
+    built on real and made examples alike, and the loss of its queries trains both: what is made need not look real,
+    only tell classes apart. `classifier_` is the h that G was trained with, to be fitted on what `augment` gives.
+
+    G begins as the identity with a little noise, so that it starts from repeating the shots.
+
+    Parameters
+    ----------
+    classifier : {"prototypical", "prototype-matching"}
+        What h is.
+    generated : int
+        Examples that G makes for each class with few shots in a task.
+    rectify : {"auto", True, False}
+        Whether what is made has no negative features, as the paper's last ReLU has it; ``"auto"`` where the base
+        examples have none.
+    recipe : {"quick", "paper"}
+        Of the classifier.
+    random_state : int, RandomState or None
+        Decides every random draw.
+    per_class : int, optional
+        Synthetic examples for each novel class; by default as many as fill it up to the average size of the base
+        classes.
+    fill_to : int, optional
+        Fill novel classes up to so many examples instead.
+    device : {"auto", "cpu", "cuda", "mps"}
+        Where to train.
+    tell : callable, optional
+        Called with a `Progress` during training.
+    held_out : float
+        Share of the base classes that tells for how long to train; see `PrototypicalNetwork`.
+    episodes, ways, shots, queries, learning_rate, halve_every, weight_decay : optional
+        Numbers of the recipe, by name; see `cpaan.training.meta.MetaRecipe`.
+
+    Attributes
+    ----------
+    classifier_ : PrototypicalNetwork or PrototypeMatchingNetwork
+        Meta-trained, ready for `fit`.
+    hallucinator_ : torch.nn.Module
+        G, on standardised features.
+    history_ : dict
+        The episodes of the logging steps and the mean loss at each.
+    classes_ : tuple, names of the base classes
+    average_size_ : int, average number of examples of a base class
+    n_features_in_ : int
+
+    Examples
+    --------
+    >>> rng = np.random.default_rng(0)
+    >>> X_base = (4 * rng.normal(size=(10, 1, 5)) + rng.normal(size=(10, 30, 5))).reshape(-1, 5)
+    >>> y_base = np.repeat([f"base {i}" for i in range(10)], 30)
+    >>> augmenter = FeatureImagination(episodes=5, random_state=0).fit(X_base, y_base)
+    >>> X_new, y_new = augmenter.augment(rng.normal(size=(2, 5)), ["new", "new"])
+    >>> X_new.shape, set(y_new.tolist())
+    ((28, 5), {'new'})
+    >>> augmenter.classifier_.fit(X_new, y_new).predict(X_new[:1])
+    array(['new'], dtype='<U3')
+    """
+
+    hallucinator_: Hallucinator
+    classifier_: EpisodicClassifier
+
+    def __init__(
+        self,
+        *,
+        classifier: str = "prototypical",
+        generated: int = 5,
+        rectify: bool | str = "auto",
+        recipe: str = "quick",
+        random_state: Any = None,
+        per_class: int | None = None,
+        fill_to: int | None = None,
+        device: str = "auto",
+        tell: Callable[[Progress], None] | None = None,
+        held_out: float = 0.2,
+        episodes: int | None = None,
+        ways: int | None = None,
+        shots: tuple[int, ...] | None = None,
+        queries: int | None = None,
+        learning_rate: float | None = None,
+        halve_every: int | None = None,
+        weight_decay: float | None = None,
+    ) -> None:
+        self.classifier = classifier
+        self.generated = generated
+        self.rectify = rectify
+        self.recipe = recipe
+        self.random_state = random_state
+        self.per_class = per_class
+        self.fill_to = fill_to
+        self.device = device
+        self.tell = tell
+        self.held_out = held_out
+        self.episodes = episodes
+        self.ways = ways
+        self.shots = shots
+        self.queries = queries
+        self.learning_rate = learning_rate
+        self.halve_every = halve_every
+        self.weight_decay = weight_decay
+
+    @property
+    def history_(self) -> dict[str, Any]:
+        """The history of G and its classifier, which were trained together."""
+        return self.classifier_.history_
+
+    def _learn(self, base: FeatureSet) -> None:
+        check_count("generated", self.generated)
+        classifier = self._classifier()
+        seed, device = self._seed(0), choose_device(self.device)
+        features, labels = base.to_torch()
+        scaling = fit_standardization(features.double())
+        bank = ClassBank.from_examples(scaling.apply(features.double()).float(), labels, base.n_classes).to(device)
+        floor = scaling.apply(torch.zeros_like(scaling.origin)).float() if self._rectified(base.features) else None
+        hallucinator = Hallucinator(base.dimension, noise=NOISE, floor=floor).to(device)
+        network = classifier.untrained(base.dimension, base.n_classes, seed).to(device)
+        generator = torch.Generator(device).manual_seed(seed)
+        support = ImaginedSupport(hallucinator, self.generated, generator)
+        training = classifier.training(network, nn.ModuleList([network, hallucinator]), support)
+        history = training.train(bank, generator, self.tell)
+        losses = {"episode": history.episodes, **history.losses}
+        classifier.take(base, network, scaling, losses)
+        classifier.tell = None  # it was told already, and may not be one that can be copied
+        self.hallucinator_ = hallucinator.cpu().double().eval().requires_grad_(False)
+        self.classifier_ = classifier
+
+    def _make(self, novel: FeatureSet, wanted: NDArray[np.int64]) -> NDArray[np.floating]:
+        scaling = self.classifier_.scaling_
+        features, labels = novel.to_torch()
+        bank = ClassBank.from_examples(scaling.apply(features.double()), labels, novel.n_classes)
+        generator = torch.Generator().manual_seed(self._seed(1))
+        targets = torch.arange(novel.n_classes).repeat_interleave(torch.as_tensor(wanted))
+        made = [bank.features[:0]]
+        for block in targets.split(ROWS_AT_ONCE):
+            seeds = bank.draw(block, generator)
+            noise = torch.randn(seeds.shape, generator=generator, dtype=seeds.dtype)
+            made.append(self.hallucinator_(seeds, noise))
+        found: NDArray[np.floating] = scaling.undo(torch.cat(made)).numpy()
+        # What lies at the floor in standard units may come back a rounding error below zero.
+        return found if self.hallucinator_.floor is None else np.maximum(found, 0)
+
+    def _wanted(self, novel: FeatureSet, per_class: int | None) -> NDArray[np.int64]:
+        if per_class is not None or self.fill_to is None:
+            return super()._wanted(novel, per_class)
+        check_count("fill_to", self.fill_to)
+        return np.maximum(self.fill_to - novel.counts, 0)
+
+    def _classifier(self) -> EpisodicClassifier:
+        if self.classifier not in CLASSIFIERS:
+            raise InputError(f"classifier must be one of {', '.join(CLASSIFIERS)}, not {self.classifier!r}")
+        numbers = ("episodes", "ways", "shots", "queries", "learning_rate", "halve_every", "weight_decay")
+        return CLASSIFIERS[self.classifier](
+            recipe=self.recipe,
+            random_state=self.random_state,
+            device=self.device,
+            tell=self.tell,
+            held_out=self.held_out,
+            **{name: getattr(self, name) for name in numbers},
+        )
+
+    def _rectified(self, features: NDArray[np.floating]) -> bool:
+        if self.rectify == "auto":
+            return bool(features.min() >= 0)
+        if not isinstance(self.rectify, bool):
+            raise InputError(f"rectify must be True, False or 'auto', not {self.rectify!r}")
+        return self.rectify
+
+    def _details(self) -> dict[str, Any]:
+        return {**super()._details(), **self.classifier_._details()}
+
+    def _tensors(self) -> dict[str, Tensor]:
+        own = {f"hallucinator.{name}": value.float() for name, value in self.hallucinator_.state_dict().items()}
+        return own | {f"classifier.{name}": value for name, value in self.classifier_._tensors().items()}
+
+    def _restore(self, tensors: dict[str, Tensor], config: dict[str, Any]) -> None:
+        super()._restore(tensors, config)
+        own, others = _part(tensors, "hallucinator."), _part(tensors, "classifier.")
+        hallucinator = Hallucinator(self.n_features_in_, noise=NOISE, floor=own.get("floor"))
+        hallucinator.load_state_dict(own)
+        self.hallucinator_ = hallucinator.cpu().double().eval().requires_grad_(False)
+        self.classifier_ = self._classifier()
+        self.classifier_._restore(others, config)
+
+
+@dataclass(frozen=True)
+class ImaginedSupport:
+    """Makes the support of a task: real examples, and made ones of the classes that have few.
+
+    Attributes
+    ----------
+    hallucinator : G
+    generated : examples made of each class
+    generator : decides which examples are taken, and the noise
+    """
+
+    hallucinator: nn.Module
+    generated: int
+    generator: torch.Generator
+
+    def __call__(self, examples: Tensor, counting: Tensor) -> tuple[Tensor, Tensor]:
+        """Take the examples that count, (N, K, D) by a mask (N, K), and add examples made of them.
+
+        Classes of which all K examples count stand for base classes, to which nothing is added; where all do, all
+        are added to.
+        """
+        real, labels = plain_support(examples, counting)
+        few = (~counting).any(1) if (~counting).any() else counting.any(1)
+        targets = torch.nonzero(few).flatten().repeat_interleave(self.generated)
+        device = examples.device
+        uniform = torch.rand(len(targets), generator=self.generator, device=device)
+        # Those that count come first.
+        numbers = counting.sum(1)[targets]
+        chosen = (uniform * numbers).long().minimum(numbers - 1)
+        seeds = examples[targets, chosen]
+        noise = torch.randn(seeds.shape, generator=self.generator, device=device, dtype=seeds.dtype)
+        return torch.cat([real, self.hallucinator(seeds, noise)]), torch.cat([labels, targets])
+
+
+def _part(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}

@@ -1,0 +1,105 @@
+"""k-means of many classes at once, against scikit-learn's and against what k-means must do."""
+
+import numpy as np
+import pytest
+import torch
+from sklearn.cluster import KMeans
+from torch import Tensor
+
+from cpaan.functional import kmeans
+from cpaan.functional.kmeans import Clusters, cluster_classes
+
+
+def generator(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def blobs(n_classes: int, per_class: int, dimension: int = 6, groups: int = 5) -> tuple[Tensor, Tensor]:
+    source = generator(1)
+    centers = 4 * torch.randn(n_classes, groups, dimension, generator=source)
+    chosen = torch.randint(groups, (n_classes, per_class), generator=source)
+    examples = centers.gather(1, chosen.unsqueeze(2).expand(-1, -1, dimension))
+    examples = examples + torch.randn(examples.shape, generator=source)
+    order = torch.randperm(n_classes * per_class, generator=source)
+    labels = torch.arange(n_classes).repeat_interleave(per_class)
+    return examples.flatten(0, 1)[order], labels[order]
+
+
+def cluster(features: Tensor, labels: Tensor, k: int, iterations: int = 30) -> Clusters:
+    return cluster_classes(features, labels, int(labels.max()) + 1, k, iterations=iterations, generator=generator())
+
+
+def test_inertia_and_sizes_are_those_of_the_nearest_centroids() -> None:
+    features, labels = blobs(4, 50)
+    found = cluster(features, labels, 7)
+    for label in range(4):
+        squares = torch.cdist(features[labels == label], found.centroids[label]).square()
+        assert float(found.inertia[label]) == pytest.approx(float(squares.amin(1).sum()), rel=1e-4)
+        assert found.sizes[label].tolist() == torch.bincount(squares.argmin(1), minlength=7).tolist()
+
+
+def test_centroids_are_the_means_of_their_examples_once_nothing_changes() -> None:
+    features, labels = blobs(3, 60)
+    found = cluster(features, labels, 5, iterations=200)
+    for label in range(3):
+        examples = features[labels == label]
+        nearest = torch.cdist(examples, found.centroids[label]).argmin(1)
+        means = torch.stack([examples[nearest == number].mean(0) for number in range(5)])
+        torch.testing.assert_close(found.centroids[label], means, rtol=1e-4, atol=1e-4)
+
+
+def test_every_iteration_lowers_the_objective_or_keeps_it() -> None:
+    features, labels = blobs(5, 80)
+    inertia = torch.stack([cluster(features, labels, 12, iterations=i).inertia for i in range(1, 12)])
+    assert (inertia[1:] <= inertia[:-1] * (1 + 1e-5)).all()
+    assert float(inertia[-1].sum()) < 0.99 * float(inertia[0].sum())
+
+
+@pytest.mark.parametrize("k", [20, 40])
+def test_the_objective_is_as_low_as_scikit_learns(k: int) -> None:
+    features, labels = blobs(8, 120)
+    ours = cluster(features, labels, k).inertia.sum()
+    theirs = sum(
+        KMeans(k, n_init=1, random_state=0).fit(features[labels == label].numpy()).inertia_ for label in range(8)
+    )
+    assert float(ours) < 1.06 * theirs
+
+
+def test_classes_with_few_or_equal_examples_repeat_their_first_centroid() -> None:
+    features = torch.tensor([[1.0, 1.0], [5.0, 5.0], [5.0, 5.0], [2.0, 2.0], [3.0, 3.0], [9.0, 9.0], [7.0, 7.0]])
+    found = cluster(features, torch.tensor([0, 1, 1, 2, 2, 2, 2]), 3)
+    assert found.sizes[0].tolist() == [1, 0, 0]
+    assert found.sizes[1].tolist() == [2, 0, 0]
+    assert int(found.sizes[2].sum()) == 4
+    assert (found.sizes[2] > 0).all()
+    assert torch.equal(found.centroids[:2], features[[0, 1]].unsqueeze(1).expand(2, 3, 2))
+
+
+def test_an_empty_centroid_goes_where_it_is_needed() -> None:
+    """Two seeds in one place: the one that loses all its examples must take over the far group."""
+    examples = torch.tensor([[[0.0], [0.1], [10.0], [10.1]]])
+    present = torch.ones(1, 4, dtype=torch.bool)
+    centroids = torch.tensor([[[0.05], [0.05]]])
+    nearest, distances = kmeans._assign(examples, present, centroids)
+    moved = kmeans._means(examples, present, centroids, nearest, distances)
+    torch.testing.assert_close(moved[0, 1], torch.tensor([10.1]))
+
+
+def test_far_from_the_origin_the_clusters_are_the_same() -> None:
+    features, labels = blobs(3, 40)
+    near, far = (cluster(features.double() + shift, labels, 4) for shift in (0.0, 1e6))
+    torch.testing.assert_close(far.centroids - 1e6, near.centroids, rtol=0, atol=1e-6)
+
+
+def test_groups_of_classes_do_not_change_the_result_of_a_class(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Well separated groups have one best clustering, whatever the seeds and the classes beside."""
+    rng = np.random.default_rng(0)
+    centers = torch.tensor(rng.permutation(30).reshape(5, 6) * 100.0)
+    features = (centers.unsqueeze(2) + torch.tensor(rng.normal(size=(5, 6, 4)))).flatten().unsqueeze(1)
+    labels = torch.arange(5).repeat_interleave(24)
+    keep = torch.tensor(rng.random(120) < 0.8)
+    whole = cluster(features[keep], labels[keep], 6)
+    monkeypatch.setattr(kmeans, "ELEMENTS_AT_ONCE", 200)
+    parts = cluster(features[keep], labels[keep], 6)
+    torch.testing.assert_close(parts.centroids.sort(1).values, whole.centroids.sort(1).values)
+    torch.testing.assert_close(parts.inertia, whole.inertia)
