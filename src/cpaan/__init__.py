@@ -8,8 +8,22 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from cpaan.augmenters.cpaan import CPAAN
+    from cpaan.augmenters.deviation_transfer import DeviationTransfer
+    from cpaan.augmenters.distribution_calibration import DistributionCalibration
+    from cpaan.augmenters.empirical_bayes import EmpiricalBayes
+    from cpaan.augmenters.feature_hallucination import FeatureHallucination
+    from cpaan.augmenters.feature_imagination import FeatureImagination
+    from cpaan.augmenters.pooled_gaussian import PooledGaussian
+    from cpaan.augmenters.smote import Smote
+    from cpaan.classifiers.attentive_weights import AttentiveWeightGenerator
+    from cpaan.classifiers.cosine import CosineClassifier
     from cpaan.classifiers.linear import LinearClassifier
+    from cpaan.classifiers.maml import MAML
+    from cpaan.classifiers.matching import MatchingNetwork
     from cpaan.classifiers.nearest_prototype import NearestPrototype
+    from cpaan.classifiers.prototype_matching import PrototypeMatchingNetwork
+    from cpaan.classifiers.prototypical import PrototypicalNetwork
+    from cpaan.classifiers.siamese import SiameseNetwork
     from cpaan.data.feature_set import FeatureSet
     from cpaan.data.glyphs import load_glyphs
     from cpaan.data.spiral import make_spiral
@@ -19,20 +33,48 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "CPAAN": "cpaan.augmenters.cpaan",
+    "MAML": "cpaan.classifiers.maml",
+    "AttentiveWeightGenerator": "cpaan.classifiers.attentive_weights",
+    "CosineClassifier": "cpaan.classifiers.cosine",
+    "DeviationTransfer": "cpaan.augmenters.deviation_transfer",
+    "DistributionCalibration": "cpaan.augmenters.distribution_calibration",
+    "EmpiricalBayes": "cpaan.augmenters.empirical_bayes",
+    "FeatureHallucination": "cpaan.augmenters.feature_hallucination",
+    "FeatureImagination": "cpaan.augmenters.feature_imagination",
     "FeatureSet": "cpaan.data.feature_set",
     "InputError": "cpaan.errors",
     "LinearClassifier": "cpaan.classifiers.linear",
+    "MatchingNetwork": "cpaan.classifiers.matching",
     "NearestPrototype": "cpaan.classifiers.nearest_prototype",
+    "PooledGaussian": "cpaan.augmenters.pooled_gaussian",
+    "PrototypeMatchingNetwork": "cpaan.classifiers.prototype_matching",
+    "PrototypicalNetwork": "cpaan.classifiers.prototypical",
+    "SiameseNetwork": "cpaan.classifiers.siamese",
+    "Smote": "cpaan.augmenters.smote",
     "load_glyphs": "cpaan.data.glyphs",
     "make_spiral": "cpaan.data.spiral",
 }
 
 __all__ = [
     "CPAAN",
+    "MAML",
+    "AttentiveWeightGenerator",
+    "CosineClassifier",
+    "DeviationTransfer",
+    "DistributionCalibration",
+    "EmpiricalBayes",
+    "FeatureHallucination",
+    "FeatureImagination",
     "FeatureSet",
     "InputError",
     "LinearClassifier",
+    "MatchingNetwork",
     "NearestPrototype",
+    "PooledGaussian",
+    "PrototypeMatchingNetwork",
+    "PrototypicalNetwork",
+    "SiameseNetwork",
+    "Smote",
     "load_glyphs",
     "make_spiral",
 ]

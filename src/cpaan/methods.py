@@ -154,14 +154,14 @@ METHODS = {
         ),
         Method(
             "feature-imagination",
-            "a hallucinator trained through the loss of a prototypical network; classes are filled up to 20 examples",
-            partial(_trained, partial(FeatureImagination, fill_to=20)),
+            "five examples of each class, by a hallucinator trained through the loss of a prototypical network",
+            partial(_trained, partial(FeatureImagination, per_class=5)),
             classifier=OWN,
         ),
         Method(
             "feature-imagination-pmn",
             "feature imagination trained through a prototype matching network",
-            partial(_trained, partial(FeatureImagination, classifier="prototype-matching", fill_to=20)),
+            partial(_trained, partial(FeatureImagination, classifier="prototype-matching", per_class=5)),
             classifier=OWN,
         ),
         Method(

@@ -174,7 +174,3 @@ def test_wrong_settings_are_named() -> None:
     ):
         with pytest.raises(InputError, match=message):
             FeatureImagination(**{**SMALL, **setting}).fit(*BASE)
-    augmenter = FeatureImagination(fill_to=0, **SMALL).fit(*BASE)
-    with pytest.raises(InputError, match="fill_to must be"):
-        augmenter.augment(*NOVEL)
-    assert len(augmenter.set_params(fill_to=4).augment(*NOVEL)[0]) == 6  # type: ignore[no-untyped-call]

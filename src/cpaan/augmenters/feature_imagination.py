@@ -62,9 +62,7 @@ class FeatureImagination(BaseAugmenter):
         Decides every random draw.
     per_class : int, optional
         Synthetic examples for each novel class; by default as many as fill it up to the average size of the base
-        classes.
-    fill_to : int, optional
-        Fill novel classes up to so many examples instead.
+        classes. As many as `generated`, to which the classifier is used, are better: see `cpaan.methods`.
     device : {"auto", "cpu", "cuda", "mps"}
         Where to train.
     tell : callable, optional
@@ -111,7 +109,6 @@ class FeatureImagination(BaseAugmenter):
         recipe: str = "quick",
         random_state: Any = None,
         per_class: int | None = None,
-        fill_to: int | None = None,
         device: str = "auto",
         tell: Callable[[Progress], None] | None = None,
         held_out: float = 0.2,
@@ -129,7 +126,6 @@ class FeatureImagination(BaseAugmenter):
         self.recipe = recipe
         self.random_state = random_state
         self.per_class = per_class
-        self.fill_to = fill_to
         self.device = device
         self.tell = tell
         self.held_out = held_out
@@ -180,12 +176,6 @@ class FeatureImagination(BaseAugmenter):
         found: NDArray[np.floating] = scaling.undo(torch.cat(made)).numpy()
         # What lies at the floor in standard units may come back a rounding error below zero.
         return found if self.hallucinator_.floor is None else np.maximum(found, 0)
-
-    def _wanted(self, novel: FeatureSet, per_class: int | None) -> NDArray[np.int64]:
-        if per_class is not None or self.fill_to is None:
-            return super()._wanted(novel, per_class)
-        check_count("fill_to", self.fill_to)
-        return np.maximum(self.fill_to - novel.counts, 0)
 
     def _classifier(self) -> EpisodicClassifier:
         if self.classifier not in CLASSIFIERS:
