@@ -118,6 +118,8 @@ def main() -> None:
     parser.add_argument("--device", default="auto")
     parser.add_argument("--json", type=Path, default=Path("backbone.json"))
     given = parser.parse_args()
+    if given.images < 4 * given.batch_size:
+        parser.error(f"--images must be at least four batches, {4 * given.batch_size}")
     recipe = make_backbone_recipe("paper", epochs=given.epochs, batch_size=given.batch_size, width=given.width)
     with tempfile.TemporaryDirectory() as folder:
         index = write_images(Path(folder), given.images)

@@ -52,9 +52,9 @@ def commands(folder: Path, epochs: int, width: int) -> list[list[str]]:
     numbers = ["--set", f"width={width}", "--set", "batch_size=64", "--set", "learning_rate=0.1"]
     methods = ["--methods", "nearest-prototype,linear", "--shots", "1,5", "--trials", "3"]
     return [
-        ["backbone", "train", images, "--setup", setup, *recipe, *numbers, "-o", backbone],
+        ["backbone", "train", images, "--setup", setup, *recipe, *numbers, "-o", backbone, "--overwrite"],
         ["features", "extract", images, "--backbone", backbone, "-o", bank],
-        ["bench", bank, "--setup", setup, *methods, "-o", str(folder / "run")],
+        ["bench", bank, "--setup", setup, *methods, "-o", str(folder / f"run-{epochs}-{width}")],
     ]
 
 

@@ -134,7 +134,7 @@ def test_the_glyph_example_goes_from_images_to_the_table(tmp_path: Path) -> None
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    lines = (tmp_path / "run" / "results.csv").read_text().splitlines()
+    lines = (tmp_path / "run-3-4" / "results.csv").read_text().splitlines()
     header = lines[0].split(",")
     rows = [dict(zip(header, line.split(","), strict=True)) for line in lines[1:]]
     found = [float(row["top1"]) for row in rows if (row["setting"], row["shots"]) == ("LSL", "5")]

@@ -1,9 +1,11 @@
 """What augmenters and meta-trained classifiers share: seeds, and folders that they are saved to."""
 
 from collections.abc import Hashable
+from numbers import Integral
 from os import PathLike
 from typing import Any, TypeVar
 
+import numpy as np
 from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
@@ -38,8 +40,8 @@ class SavedEstimator(BaseEstimator):
         """
         check_is_fitted(self)
         given = self.get_params(deep=False)  # type: ignore[no-untyped-call]
-        parameters = {name: value for name, value in given.items() if name not in _NOT_SAVED}
-        if not isinstance(self.random_state, (int, type(None))):
+        parameters = {name: _plain(value) for name, value in given.items() if name not in _NOT_SAVED}
+        if not isinstance(self.random_state, Integral):
             parameters["random_state"] = None
         config = {
             "parameters": parameters,
@@ -85,6 +87,13 @@ class SavedEstimator(BaseEstimator):
         except ValueError as error:
             raise InputError(f"random_state cannot be {self.random_state!r}: {error}") from error
         return int(source.randint(2**31 - 1, size=2)[purpose])
+
+
+def _plain(value: Any) -> Any:
+    """Give NumPy's numbers and arrays as Python's own, which JSON has."""
+    if isinstance(value, (list, tuple)):
+        return [_plain(each) for each in value]
+    return value.tolist() if isinstance(value, (np.generic, np.ndarray)) else value
 
 
 def base_classes(config: dict[str, Any]) -> tuple[Hashable, ...]:

@@ -5,12 +5,14 @@ of the classifier to the run, or bring the one that they were trained with; meth
 real examples alone.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+from sklearn.base import BaseEstimator
 
 from cpaan.augmenters.base import BaseAugmenter
 from cpaan.augmenters.cpaan import CPAAN
@@ -34,6 +36,7 @@ from cpaan.classifiers.siamese import SiameseNetwork
 from cpaan.data.model_folder import read_config
 from cpaan.errors import InputError
 
+EstimatorT = TypeVar("EstimatorT", bound=BaseEstimator)
 OWN = "own"  # the classifier that an augmenter was trained with, its `classifier_`
 
 
@@ -47,7 +50,7 @@ class Settings:
     device : where those that are trained compute
     random_state : decides every random draw
     tell : what training tells its progress to
-    numbers : of the GANs' recipe, changed by name
+    numbers : constructor arguments, changed by name in those that have them
     """
 
     recipe: str = "quick"
@@ -85,19 +88,25 @@ class Method:
 
 
 def _cpaan(variant: str, settings: Settings) -> BaseAugmenter:
-    return CPAAN(variant=variant, **settings.of_training(), **settings.numbers)
+    return _changed(CPAAN(variant=variant, **settings.of_training()), settings)
 
 
 def _trained(kind: Callable[..., Any], settings: Settings) -> Any:
-    return kind(**settings.of_training())
+    return _changed(kind(**settings.of_training()), settings)
 
 
 def _seeded(kind: Callable[..., Any], settings: Settings) -> Any:
-    return kind(random_state=settings.random_state)
+    return _changed(kind(random_state=settings.random_state), settings)
 
 
 def _plain(kind: Callable[..., Any], settings: Settings) -> Any:
-    return kind()
+    return _changed(kind(), settings)
+
+
+def _changed(estimator: EstimatorT, settings: Settings) -> EstimatorT:
+    known = estimator.get_params(deep=False)  # type: ignore[no-untyped-call]
+    estimator.set_params(**{name: value for name, value in settings.numbers.items() if name in known})  # type: ignore[no-untyped-call]
+    return estimator
 
 
 CLASSIFIERS: dict[str, Callable[[Settings], ScoreClassifier]] = {
@@ -206,13 +215,21 @@ def make_augmenter(name: str, settings: Settings) -> BaseAugmenter:
     if make is None:
         makers = ", ".join(method.name for method in METHODS.values() if method.augmenter is not None)
         raise InputError(f"{name} makes no examples; choose one of {makers}")
-    augmenter = make(replace(settings, numbers={}))
-    unknown = set(settings.numbers) - set(augmenter.get_params(deep=False))  # type: ignore[no-untyped-call]
+    require_known_numbers([name], [], settings)
+    return make(settings)
+
+
+def require_known_numbers(methods: Sequence[str], classifiers: Sequence[str], settings: Settings) -> None:
+    """Refuse numbers that none of the methods and classifiers has."""
+    makers = [maker for maker in (find_method(name).augmenter for name in methods) if maker is not None]
+    estimators = [*(make(settings) for make in makers), *(make_classifier(name) for name in classifiers)]
+    known = {name for estimator in estimators for name in estimator.get_params(deep=False)}
+    unknown = sorted(set(settings.numbers) - known)
     if unknown:
-        known = ", ".join(augmenter.get_params(deep=False))  # type: ignore[no-untyped-call]
-        raise InputError(f"{name} has no {', '.join(sorted(unknown))}; it has {known}")
-    augmenter.set_params(**settings.numbers)  # type: ignore[no-untyped-call]
-    return augmenter
+        who = methods[0] if len(methods) == 1 else "none of the methods"
+        raise InputError(
+            f"{who} has {'no ' if len(methods) == 1 else ''}{', '.join(unknown)}; there are {', '.join(sorted(known))}"
+        )
 
 
 def make_classifier(name: str, settings: Settings | None = None) -> ScoreClassifier:

@@ -63,30 +63,40 @@ def test_a_folder_with_a_model_is_kept(images: Path, tmp_path: Path) -> None:
     assert again.exit_code == 0
     assert "already trained" in again.output
     assert (model / "model.safetensors").read_bytes() == before
+    refused(cpaan(*command, "--resume", "--seed", 1), "trained otherwise (seed 0 there, 1 now)")
     assert cpaan(*command, "--overwrite", "--seed", 1).exit_code == 0
     assert (model / "model.safetensors").read_bytes() != before
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupted_training_says_how_to_go_on(images: Path, tmp_path: Path, number: signal.Signals) -> None:
+@pytest.mark.parametrize(("number", "group"), [(signal.SIGINT, False), (signal.SIGTERM, True), (signal.SIGINT, True)])
+def test_an_interrupted_training_says_how_to_go_on(
+    images: Path, tmp_path: Path, number: signal.Signals, group: bool
+) -> None:
+    """The signal comes to one process, or to all of its group as from a terminal or a scheduler."""
     model = tmp_path / "model"
     command = ["backbone", "train", str(images), "-o", str(model), *FAST, "--epochs", "100000"]
+    command += ["--workers", "1", "--cache", "never"] if group else []
     process = subprocess.Popen(
         [sys.executable, "-c", WAITING, str(tmp_path / "begun"), *command],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
+        start_new_session=True,
     )
     while not (tmp_path / "begun").exists():
         assert process.poll() is None, process.communicate()[0]
         time.sleep(0.1)
-    process.send_signal(number)
+    os.killpg(process.pid, number) if group else process.send_signal(number)
     output = process.communicate(timeout=120)[0]
     assert process.returncode == 130, output
     assert "the same command with --resume goes on" in output
     assert len(list((model / "checkpoints").iterdir())) == 1
     refused(cpaan(*command), "was interrupted; go on with --resume, or --overwrite it")
+    short = [word if word != "100000" else "1" for word in command]
+    refused(cpaan(*short, "--resume"), "of another run (other numbers)")
+    assert cpaan(*short, "--overwrite").exit_code == 0
+    assert not (model / "checkpoints").exists()
 
 
 # Tells when the first step is done, so that the signal comes while training is under way.
@@ -142,3 +152,41 @@ def test_unreadable_images_are_listed(images: Path, tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
     assert "left out: train/kind1/3.png" in result.output
     assert "35 images" in result.output
+    assert "train/kind1/3.png" in (tmp_path / "bank.npz.skipped.txt").read_text()
+
+
+def test_an_overwriting_run_that_is_killed_leaves_no_model_behind(images: Path, tmp_path: Path) -> None:
+    model = tmp_path / "model"
+    command = ["backbone", "train", images, "-o", model, *FAST]
+    assert cpaan(*command, "--epochs", 1).exit_code == 0
+    # As a run with --overwrite leaves it that dies after its first checkpoint.
+    (model / "checkpoints" / "0000000001").mkdir(parents=True)
+    refused(cpaan(*command, "--epochs", 1), "was interrupted")
+    again = cpaan(*command, "--epochs", 1, "--resume")
+    assert again.exit_code == 0, again.output
+    assert "already trained" not in again.output
+    assert "beginning anew" in again.output
+
+
+def test_folders_of_others_are_not_written_to(images: Path, tmp_path: Path) -> None:
+    (tmp_path / "stuff").mkdir()
+    (tmp_path / "stuff" / "diary.txt").write_text("dear diary")
+    train = ["backbone", "train", images, *FAST, "--epochs", 1]
+    refused(cpaan(*train, "-o", tmp_path / "stuff", "--resume"), "is not empty and holds no model")
+    refused(cpaan(*train, "-o", tmp_path / "stuff", "--overwrite"), "is not empty and holds no model")
+    refused(cpaan(*train, "-o", tmp_path / "stuff" / "diary.txt", "--resume"), "it is a file")
+
+
+def test_what_is_passed_over_is_told(images: Path, tmp_path: Path) -> None:
+    (images / "train" / "kind0" / "photo.HEIC").write_bytes(b"")
+    (images / "validation").mkdir()
+    result = cpaan("backbone", "train", images, "-o", tmp_path / "model", *FAST, "--epochs", 1)
+    assert "passed over 1 files ending in .heic, folder validation/" in " ".join(result.output.split())
+
+
+def test_folders_that_the_setup_does_not_name_do_not_matter(images: Path, tmp_path: Path) -> None:
+    (images / "train" / "junk").mkdir()
+    (tmp_path / "setup.json").write_text('{"base": ["kind0", "kind1"], "novel": ["kind2"]}')
+    train = ["backbone", "train", images, "-o", tmp_path / "model", *FAST, "--epochs", 1]
+    refused(cpaan(*train), "no image in the class folders 'train/junk'")
+    assert cpaan(*train, "--setup", tmp_path / "setup.json").exit_code == 0

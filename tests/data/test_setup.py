@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cpaan.data.setup import Setup, read_setup
+from cpaan.data.setup import ImageClasses, Setup, read_image_classes, read_setup
 from cpaan.errors import InputError
 
 # The folder of development data lies beside the repository; another place can be named in the environment.
@@ -128,3 +128,27 @@ def test_the_official_file() -> None:
 def test_development_files(name: str, sizes: tuple[int, int]) -> None:
     setup = read_setup(shared_file("features", f"{name}-setup.json"))
     assert (len(setup.base), len(setup.novel)) == sizes
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ({"base": ["a"], "novel": ["c"], "all_base": ["a", "c"]}, "trained on classes that are novel: 'c'"),
+        ({"base": ["a"], "novel": ["c"], "all_base": ["b"]}, "all_base lacks the base classes 'a'"),
+        ({"base": ["a"], "novel": ["c"], "all_base": ["a", "a"]}, "given twice: 'a'"),
+        ({"label_names": ["a", "b"], "base_classes": [0], "novel_classes_1": [0, 1]}, "novel: 'a'"),
+        ({"label_names": ["a", "a"], "base_classes": [0], "novel_classes_1": []}, "given twice: 'a'"),
+        ({"label_names": ["a", "b"], "base_classes": [7], "novel_classes_1": []}, "base_classes holds 7"),
+        ({"label_names": ["a", "b"], "base_classes": [], "novel_classes_1": []}, "are none"),
+    ],
+)
+def test_classes_to_train_on_are_checked(tmp_path: Path, content: dict[str, Any], message: str) -> None:
+    (tmp_path / "setup.json").write_text(json.dumps(content))
+    with pytest.raises(InputError, match=message):
+        read_image_classes(tmp_path / "setup.json")
+
+
+def test_classes_to_train_on_are_those_of_all_parts(tmp_path: Path) -> None:
+    official = {"label_names": ["n2", "n1", "n3"], "base_classes": [0, 1], "novel_classes_1": [2]}
+    (tmp_path / "label_idx.json").write_text(json.dumps(official))
+    assert read_image_classes(tmp_path / "label_idx.json") == ImageClasses(("n2", "n1"), ("n2", "n1", "n3"))

@@ -108,9 +108,9 @@ def test_a_function_is_imported_by_name(tmp_path: Path, monkeypatch: pytest.Monk
     encoder = find_encoder("mymodels:small", device=CPU, size=2, resize=2)
     assert encoder.encode(torch.zeros(3, 3, 2, 2, dtype=torch.uint8)).shape == (3, 12)
     for spec, message in (
-        ("mymodels:large", "mymodels has no large"),
+        ("mymodels:large", "mymodels has no function large"),
         ("mymodels:broken", r"broken\(\) failed: ValueError: no weights"),
-        ("nomodule_at_all:small", "cannot import nomodule_at_all"),
+        ("nomodule_at_all:small", "cannot import 'nomodule_at_all'"),
         ("mymodels", "neither the folder of a backbone nor a name like package.module:function"),
     ):
         with pytest.raises(InputError, match=message):
@@ -174,8 +174,11 @@ def test_hdf5_holds_one_part_with_class_indices(coloured: Images, tmp_path: Path
     assert Hdf5Features(tmp_path / "test.h5").n == 12
 
 
-def test_an_interrupted_extraction_goes_on(coloured: Images, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cpaan.representations.extraction._ROWS_BETWEEN_NOTES", 10)
+@pytest.mark.parametrize("seconds", [0.0, 1e9])
+def test_an_interrupted_extraction_goes_on(
+    coloured: Images, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float
+) -> None:
+    monkeypatch.setattr("cpaan.representations.extraction.SECONDS_BETWEEN_NOTES", seconds)
     index = index_images(coloured())
     output = tmp_path / "bank.npz"
 
@@ -194,14 +197,14 @@ def test_an_interrupted_extraction_goes_on(coloured: Images, tmp_path: Path, mon
     network = Counting()
     with pytest.raises(KeyboardInterrupt):
         extract_features(index, encoder(), output, batch_size=5)
-    assert json.loads((tmp_path / "bank.npz.partial" / "progress.json").read_text())["done"] == 20
+    assert json.loads((tmp_path / "bank.npz.partial" / "progress.json").read_text())["done"] == 25
     assert not output.exists()
     network = Counting()
-    network.limit = 40
+    network.limit = 35
     told: list[int] = []
     extract_features(index, encoder(), output, batch_size=5, tell=lambda done, total: told.append(done))
-    assert network.seen == 40
-    assert told[0] == 25
+    assert network.seen == 35
+    assert told[0] == 30
     np.testing.assert_allclose(read_features(output).features, expected(index, 12), rtol=1e-5)
 
 
@@ -238,11 +241,105 @@ def test_wrong_outputs_are_refused_before_anything_is_read(coloured: Images, tmp
     encoder = make_encoder(FeatureMaps(), device=CPU)  # would fail if it were asked
     for output, given, message in (
         (tmp_path / "bank.csv", {}, "must end in .npz or .h5"),
-        (tmp_path / "no" / "bank.npz", {}, "there is no folder"),
+        (tmp_path / "no" / "bank.npz", {}, "cannot write .*/no does not exist"),
         (tmp_path / "bank.npz", {"dtype": "int8"}, "dtype must be float32 or float16"),
     ):
         with pytest.raises(InputError, match=message):
             extract_features(index, encoder, output, **given)  # type: ignore[arg-type]
+
+
+def test_an_extraction_of_other_images_weights_or_sizes_is_not_gone_on_with(coloured: Images, tmp_path: Path) -> None:
+    index = index_images(coloured())
+
+    def stopped(done: int, total: int) -> None:
+        if done >= 20:
+            raise KeyboardInterrupt
+
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Flatten(), nn.Linear(3 * 12 * 12, 4))
+    with pytest.raises(KeyboardInterrupt):
+        extract_features(
+            index,
+            make_encoder(network, device=CPU, size=12, resize=12),
+            tmp_path / "bank.npz",
+            batch_size=5,
+            tell=stopped,
+        )
+    other = nn.Sequential(nn.Flatten(), nn.Linear(3 * 12 * 12, 4))
+    for encoder in (
+        make_encoder(other, device=CPU, size=12, resize=12),
+        make_encoder(network, device=CPU, size=12, resize=14),
+    ):
+        with pytest.raises(InputError, match="of another extraction"):
+            extract_features(index, encoder, tmp_path / "bank.npz")
+
+
+def test_an_extraction_can_end_with_nothing_but_unreadable_images(coloured: Images, tmp_path: Path) -> None:
+    root = coloured()
+    for number in range(3):
+        (root / "val" / "colour3" / f"{number:02d}.png").write_bytes(b"nothing")
+    index = index_images(root)
+    encoder = make_encoder(MeanColour(), device=CPU, size=12, resize=12)
+
+    def stopped(done: int, total: int) -> None:
+        if done == 57:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        extract_features(index, encoder, tmp_path / "bank.npz", batch_size=3, on_bad="skip", tell=stopped)
+    found = extract_features(index, encoder, tmp_path / "bank.npz", batch_size=3, on_bad="skip")
+    assert (found.n_images, found.n_classes, len(found.skipped)) == (57, 4, 3)
+    nothing = index.select(["colour3"]).part("test")
+    with pytest.raises(InputError, match=r"none of the 3 images can be read; the first is val/colour3/00\.png"):
+        extract_features(nothing, encoder, tmp_path / "none.npz", on_bad="skip")
+
+
+class Broken(nn.Module):
+    def forward(self, images: Tensor) -> Tensor:
+        raise AttributeError("no such layer")
+
+
+def broken_transform(image: Image.Image) -> Tensor:
+    raise ValueError("no such size")
+
+
+def array_transform(image: Image.Image) -> Any:
+    return np.zeros((3, 12, 12))
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_failures_of_a_users_code_are_told_as_such(coloured: Images, tmp_path: Path, workers: int) -> None:
+    index = index_images(coloured())
+    for given, message in (
+        (Broken(), "Broken failed on a batch of images: AttributeError: no such layer"),
+        ((MeanColour(), broken_transform), "^the transform failed: ValueError: no such size$"),
+        ((MeanColour(), array_transform), "must give tensors of one shape, not ndarray"),
+    ):
+        encoder = make_encoder(given, device=CPU, size=12, resize=12, name=type(given).__name__)
+        with pytest.raises(InputError, match=message):
+            extract_features(index, encoder, tmp_path / "bank.npz", on_bad="skip", workers=workers)
+
+
+def test_features_too_large_for_half_precision_are_told_at_once(coloured: Images, tmp_path: Path) -> None:
+    class Large(nn.Module):
+        def forward(self, images: Tensor) -> Tensor:
+            return 1e6 * images.mean(dim=(2, 3))
+
+    with pytest.raises(InputError, match="do not fit float16; use --dtype float32"):
+        extract_features(
+            index_images(coloured()), make_encoder(Large(), device=CPU, size=12), tmp_path / "bank.npz", dtype="float16"
+        )
+
+
+def test_a_damaged_folder_of_an_interrupted_extraction_is_told(coloured: Images, tmp_path: Path) -> None:
+    index, encoder = index_images(coloured()), make_encoder(MeanColour(), device=CPU, size=12, resize=12)
+    folder = tmp_path / "bank.npz.partial"
+    folder.mkdir()
+    plan = {"images": index.fingerprint, "encoder": encoder.identity, "dtype": "float32"}
+    for content in ("[]", "{}", json.dumps({"plan": plan, "done": 5, "skipped": {}})):
+        (folder / "progress.json").write_text(content)
+        with pytest.raises(InputError, match=r"damaged.*remove it to begin anew"):
+            extract_features(index, encoder, tmp_path / "bank.npz")
 
 
 def test_half_precision_halves_the_file(coloured: Images, tmp_path: Path) -> None:

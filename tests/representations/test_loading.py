@@ -120,7 +120,7 @@ def test_bad_images_are_skipped_and_noted_once(tmp_path: Path, workers: int) -> 
             assert_right(batch)
     assert list(loader.skipped) == list(BAD)
     assert all("truncated" in reason for reason in loader.skipped.values())
-    assert [batch.rows.tolist() for batch in loader.batches([2, 8, 1], batch_size=2)] == [[1]]
+    assert [batch.rows.tolist() for batch in loader.batches([2, 8, 1], batch_size=2)] == [[], [1]]
 
 
 def test_a_bad_member_of_a_tar_is_named_with_its_tar(tmp_path: Path) -> None:
@@ -139,8 +139,8 @@ def test_a_file_that_is_gone(tmp_path: Path) -> None:
 @pytest.mark.parametrize("workers", [0, 1])
 def test_nothing_but_bad_images(tmp_path: Path, workers: int) -> None:
     loader = ImageLoader(make_index(tmp_path, BAD), SIZE, workers=workers, on_bad="skip")
-    with pytest.raises(InputError, match=r"none of the 3 images can be read; the first is .*oak/3\.png: .*truncated"):
-        list(loader.batches([8, 2, 8], batch_size=2))
+    assert [len(batch) for batch in loader.batches([8, 2, 8], batch_size=2)] == [0, 0]
+    assert sorted(loader.skipped) == sorted(BAD)
     with pytest.raises(InputError, match=r"none of the 10 images .*elm/0\.png: KeyError"):
         PixelCache.load(ImageLoader(loader.index, SIZE, on_bad="skip", decode=fail), "cpu")
 
@@ -175,8 +175,8 @@ def test_a_decode_of_the_caller(tmp_path: Path, workers: int) -> None:
     ):
         list(ImageLoader(index, SIZE, workers=workers, decode=own_size).batches([3, 1], 2))
     skipping = ImageLoader(index, SIZE, workers=workers, decode=fail, on_bad="skip")
-    with pytest.raises(InputError, match="KeyError"):
-        list(skipping.batches([0], 1))
+    assert [len(batch) for batch in skipping.batches([0], 1)] == [0]
+    assert list(skipping.skipped.values()) == ["KeyError"]
 
 
 def test_a_worker_that_dies(tmp_path: Path) -> None:

@@ -121,7 +121,7 @@ def test_a_checkpoint_of_another_run_is_refused_and_a_torn_one_passed_over(colou
         train_backbone(index, given, folder, bars=_failing_at(40))
     kept = sorted((folder / CHECKPOINTS).iterdir())
     assert [int(path.name) for path in kept] == [3, 4]
-    with pytest.raises(InputError, match="another run \\(other numbers\\)"):
+    with pytest.raises(InputError, match=r"another run \(other numbers\)"):
         train_backbone(index, replace(given, recipe=recipe(epochs=7)), folder, resume=True)
     (kept[1] / "model.safetensors").write_bytes(b"torn")
     with pytest.warns(UserWarning, match="truncated or damaged.*taking the checkpoint before it"):
@@ -277,6 +277,77 @@ def test_wrong_settings_are_refused_by_name(coloured: Images, tmp_path: Path) ->
         make_backbone_recipe("large")
     with pytest.raises(InputError, match="cache must be one of auto, always, never"):
         train_backbone(index_images(coloured()), settings(cache="maybe"), tmp_path / "model")
+
+
+def test_a_new_run_clears_what_is_left_of_another(coloured: Images, tmp_path: Path) -> None:
+    """Checkpoints of a run that got further must not be taken for newer ones of this run."""
+    index, folder = index_images(coloured()), tmp_path / "model"
+    given = settings(checkpoint_seconds=0)
+    with pytest.raises(KeyboardInterrupt):
+        train_backbone(index, given, folder, bars=_failing_at(80))
+    other = replace(given, seed=1)
+    with pytest.raises(KeyboardInterrupt):
+        train_backbone(index, other, folder, bars=_failing_at(40))
+    assert [int(path.name) for path in sorted((folder / CHECKPOINTS).iterdir())] == [3, 4]
+    resumed = train_backbone(index, other, folder, resume=True)
+    assert losses(resumed) == losses(train_backbone(index, other, tmp_path / "whole"))
+
+
+def test_no_momentum_leaves_nothing_to_remember(coloured: Images, tmp_path: Path) -> None:
+    index, folder = index_images(coloured()), tmp_path / "model"
+    given = settings(checkpoint_seconds=0, numbers={"momentum": 0.0})
+    with pytest.raises(KeyboardInterrupt):
+        train_backbone(index, given, folder, bars=_failing_at(40))
+    resumed = train_backbone(index, given, folder, resume=True)
+    assert losses(resumed) == losses(train_backbone(index, given, tmp_path / "whole"))
+
+
+def test_losses_between_loggings_survive_a_stop(coloured: Images, tmp_path: Path) -> None:
+    index, folder = index_images(coloured()), tmp_path / "model"
+    given = replace(settings(checkpoint_seconds=0), log_every=5)
+    with pytest.raises(KeyboardInterrupt):
+        train_backbone(index, given, folder, bars=_failing_at(10 * 8))
+    resumed = train_backbone(index, given, folder, resume=True)
+    assert losses(resumed) == pytest.approx(losses(train_backbone(index, given, tmp_path / "whole")))
+
+
+def test_resuming_without_a_checkpoint_says_so(coloured: Images, tmp_path: Path) -> None:
+    with pytest.warns(UserWarning, match="there is no checkpoint in .*: beginning anew"):
+        train_backbone(index_images(coloured()), settings(numbers={"epochs": 1}), tmp_path / "model", resume=True)
+
+
+def test_a_batch_without_a_readable_image_is_named(coloured: Images, tmp_path: Path) -> None:
+    root = coloured()
+    for path in (root / "train").rglob("*.png"):
+        path.write_bytes(b"nothing")
+    (root / "train" / "colour0" / "00.png").write_bytes((root / "val" / "colour0" / "00.png").read_bytes())
+    with pytest.raises(InputError, match=r"none of the 8 images of a batch can be read, such as train/colour"):
+        train_backbone(index_images(root), settings(cache="never", on_bad="skip"), tmp_path / "model")
+
+
+def test_one_class_cannot_be_told_from_others(coloured: Images, tmp_path: Path) -> None:
+    index = index_images(coloured(), classes=["colour1"])
+    with pytest.raises(InputError, match="there is 1 base class"):
+        train_backbone(index, settings(), tmp_path / "model")
+
+
+def test_the_second_process_reports_what_it_skipped(coloured: Images, tmp_path: Path) -> None:
+    images = coloured()
+    bad = sorted((images / "train" / "colour2").iterdir())[:6]
+    for path in bad:
+        path.write_bytes(b"nothing")
+    command = ["-m", "cpaan", "backbone", "train", str(images), "--recipe", "small", "--device", "cpu"]
+    command += ["--workers", "0", "--on-bad", "skip", "--cache", "never", "-o", str(tmp_path / "model")]
+    for name, value in {**TINY, "epochs": 1}.items():
+        command += ["--set", f"{name}={value}"]
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", *command]
+    done = subprocess.run(
+        launch, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, check=False, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads((tmp_path / "model" / "config.json").read_text())["details"]["skipped"]
+    assert sorted(found) == sorted(f"train/colour2/{path.name}" for path in bad)
+    assert "trained on 42 images" in done.stdout
 
 
 def test_classes_with_too_few_images_are_named(coloured: Images, tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from cpaan.functional.kmeans import Clusters, cluster_classes
 from cpaan.functional.scaling import Scaling
 from cpaan.nn.analogy import AnalogyNetwork, build_analogy_network
 from cpaan.sampling.analogies import mine_analogies
+from cpaan.training.checks import check_count
 from cpaan.training.device import choose_device
 from cpaan.training.hallucination import (
     AnalogyData,
@@ -196,8 +197,7 @@ class FeatureHallucination(BaseAugmenter):
     def _wanted(self, novel: FeatureSet, per_class: int | None) -> NDArray[np.int64]:
         if per_class is not None or self.fill_to is None:
             return super()._wanted(novel, per_class)
-        if not isinstance(self.fill_to, int) or isinstance(self.fill_to, bool) or self.fill_to < 1:
-            raise InputError(f"fill_to must be a whole number of at least 1, not {self.fill_to!r}")
+        check_count("fill_to", self.fill_to)
         return np.maximum(self.fill_to - novel.counts, 0)
 
     @torch.no_grad()

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from cpaan.augmenters.base import BaseAugmenter
-from cpaan.classifiers.episodic import EpisodicClassifier, check_count
+from cpaan.classifiers.episodic import EpisodicClassifier
+from cpaan.classifiers.network import at_rest
 from cpaan.classifiers.prototype_matching import PrototypeMatchingNetwork
 from cpaan.classifiers.prototypical import PrototypicalNetwork
 from cpaan.data.feature_set import FeatureSet
@@ -21,6 +22,7 @@ from cpaan.errors import InputError
 from cpaan.functional.standardization import fit_standardization
 from cpaan.nn.hallucinator import Hallucinator
 from cpaan.sampling.bank import ClassBank
+from cpaan.training.checks import check_count
 from cpaan.training.device import choose_device
 from cpaan.training.episodic import plain_support
 from cpaan.training.trainer import Progress
@@ -44,6 +46,10 @@ class FeatureImagination(BaseAugmenter):
     In each task the supports S of the classes with few shots are filled with examples made by G, the classifier h is
     built on real and made examples alike, and the loss of its queries trains both: what is made need not look real,
     only tell classes apart. `classifier_` is the h that G was trained with, to be fitted on what `augment` gives.
+
+    In a task the classes that have all of the recipe's largest number of shots stand for base classes and are not added
+    to. `augment` adds to every class that it is given, however many shots it has: with 20 shots each, and a recipe of at
+    most 20, novel classes are filled as they never were in training.
 
     G begins as the identity with a little noise, so that it starts from repeating the shots.
 
@@ -159,8 +165,7 @@ class FeatureImagination(BaseAugmenter):
         losses = {"episode": history.episodes, **history.losses}
         classifier.take(base, network, scaling, losses)
         classifier.tell = None  # it was told already, and may not be one that can be copied
-        self.hallucinator_ = hallucinator.cpu().double().eval().requires_grad_(False)
-        self.classifier_ = classifier
+        self.hallucinator_, self.classifier_ = at_rest(hallucinator), classifier
 
     def _make(self, novel: FeatureSet, wanted: NDArray[np.int64]) -> NDArray[np.floating]:
         scaling = self.classifier_.scaling_
@@ -209,7 +214,7 @@ class FeatureImagination(BaseAugmenter):
         own, others = _part(tensors, "hallucinator."), _part(tensors, "classifier.")
         hallucinator = Hallucinator(self.n_features_in_, noise=NOISE, floor=own.get("floor"))
         hallucinator.load_state_dict(own)
-        self.hallucinator_ = hallucinator.cpu().double().eval().requires_grad_(False)
+        self.hallucinator_ = at_rest(hallucinator)
         self.classifier_ = self._classifier()
         self.classifier_._restore(others, config)
 

@@ -14,12 +14,12 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, normalize
 
 from cpaan.classifiers.base import FloatArray, IntegerArray
-from cpaan.classifiers.episodic import check_count
 from cpaan.classifiers.network import NetworkClassifier
 from cpaan.functional.prototypes import prototypes
 from cpaan.nn.attentive_weights import AttentiveWeights
 from cpaan.sampling.bank import ClassBank
 from cpaan.sampling.tasks import Task, TaskSampler
+from cpaan.training.checks import check_count
 from cpaan.training.history import History
 from cpaan.training.meta import MetaRecipe, meta_train
 from cpaan.training.trainer import Progress

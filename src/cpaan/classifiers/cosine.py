@@ -18,6 +18,9 @@ from cpaan.errors import InputError
 
 Matrix: TypeAlias = npt.NDArray[np.floating]
 
+# NOTE[paper]: Baseline++ takes steps of SGD in which every example counts the same, on features that are not centred.
+# Here classes count the same, since base classes have hundreds of examples and novel ones a few; features are centred
+# first; the scale is 5, chosen on given features; and L-BFGS needs no rate.
 LARGE = 10**8  # examples × features × classes, from which single precision is exact enough and twice as fast
 BLOCK_ENTRIES = 2**20
 # Norm of a gradient below which there is nothing left to learn, or in single precision nothing but rounding.

@@ -9,17 +9,16 @@ import torch
 from torch import Tensor, nn
 
 from cpaan.classifiers.base import FloatArray, IntegerArray
-from cpaan.classifiers.network import NetworkClassifier
+from cpaan.classifiers.network import ROWS_AT_ONCE, NetworkClassifier, at_rest
 from cpaan.data.feature_set import FeatureSet
 from cpaan.errors import InputError
 from cpaan.functional.scaling import Scaling
 from cpaan.sampling.bank import ClassBank
+from cpaan.training.checks import check_count, is_number
 from cpaan.training.episodic import EpisodicTraining, Supporter, plain_support
 from cpaan.training.history import History
 from cpaan.training.meta import MetaRecipe
 from cpaan.training.trainer import Progress
-
-ROWS_AT_ONCE = 1024
 
 # NOTE[paper]: how the published code of the low-shot benchmark trains its matching networks: 60,000 tasks of all base
 # classes, with one to ten shots of each and a query; here with Adam, whose rate is halved.
@@ -85,8 +84,7 @@ class EpisodicClassifier(NetworkClassifier):
 
     def take(self, base: FeatureSet, network: nn.Module, scaling: Scaling, history: dict[str, Any]) -> None:
         """Take what was learned from base classes together with something else, as `meta_fit` would."""
-        self.network_ = network.cpu().double().eval().requires_grad_(False)
-        self.scaling_, self.history_ = scaling, history
+        self.network_, self.scaling_, self.history_ = at_rest(network), scaling, history
         self.base_classes_, self.meta_dimension_, self.meta_fitted_ = base.classes, base.dimension, True
 
     def _meta_learn(self, base: FeatureSet) -> None:
@@ -95,30 +93,18 @@ class EpisodicClassifier(NetworkClassifier):
 
     def _check_settings(self) -> None:
         check_count("width", self.width, least=0)
-        if not 0 <= self.held_out <= 0.5:  # noqa: PLR2004
+        if not is_number(self.held_out) or not 0 <= self.held_out <= 0.5:  # noqa: PLR2004
             raise InputError(f"held_out must be a share from 0 to 0.5, not {self.held_out!r}")
 
     def _train(self, network: nn.Module, bank: ClassBank, generator: torch.Generator) -> History:
         return self.training(network, network, plain_support).train(bank, generator, self.tell)
 
     def _adapt(self, features: npt.NDArray[Any], targets: IntegerArray) -> None:
-        support, labels = self._standardized(features), torch.as_tensor(targets.astype(np.int64))
-        self.memory_ = self.network_.encode(support, labels, len(self.classes_))  # type: ignore[operator]
+        embedded, labels = self._embedded(features), torch.as_tensor(targets.astype(np.int64))
+        self.memory_ = self.network_.remember(embedded, labels, len(self.classes_))  # type: ignore[operator]
 
     def _score(self, X: FloatArray) -> FloatArray:
         blocks = self._standardized(X).split(ROWS_AT_ONCE)
         scores = [self.network_.score(self.memory_, block) for block in blocks]  # type: ignore[operator]
         found: FloatArray = torch.cat(scores).numpy()
         return found
-
-
-def check_count(name: str, value: object, least: int = 1) -> None:
-    """Refuse what is no whole number, or too small.
-
-    >>> check_count("width", 0)
-    Traceback (most recent call last):
-        ...
-    cpaan.errors.InputError: width must be a whole number of at least 1, not 0
-    """
-    if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or value < least:
-        raise InputError(f"{name} must be a whole number of at least {least}, not {value!r}")

@@ -16,13 +16,13 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from cpaan.classifiers.base import FloatArray, IntegerArray
-from cpaan.classifiers.episodic import check_count
 from cpaan.classifiers.network import NetworkClassifier, keep_few
 from cpaan.classifiers.prototypical import DIRECTIONS_FROM
 from cpaan.errors import InputError
 from cpaan.nn.maml import HEADS, Adapted, AdaptiveLearner
 from cpaan.sampling.bank import ClassBank
 from cpaan.sampling.tasks import Task, TaskSampler
+from cpaan.training.checks import check_count, check_positive
 from cpaan.training.history import History
 from cpaan.training.meta import MetaRecipe, meta_train
 from cpaan.training.trainer import Progress
@@ -53,8 +53,7 @@ class MAMLRecipe(MetaRecipe):
         check_count("steps", self.steps)
         check_count("fit_steps", self.fit_steps)
         for name in ("head_rate", "body_rate"):
-            if not 0 < getattr(self, name) < float("inf"):
-                raise InputError(f"{name} must be a positive number, not {getattr(self, name)!r}")
+            check_positive(name, getattr(self, name))
 
 
 QUICK = MAMLRecipe(
@@ -71,7 +70,8 @@ QUICK = MAMLRecipe(
     body_rate=0.1,
 )
 # NOTE[paper]: 5 ways, 15 queries, 60,000 steps of Adam with rate 1e-3, and 5 inner steps with 10 in testing are those
-# of mini-ImageNet, where a step takes two or four tasks at once and all inner rates are 0.01, not learned.
+# of mini-ImageNet, where a step takes two or four tasks at once and all inner rates are 0.01, not learned. There the
+# head has a learned start for each of its rows too, which are as many as the classes of every task.
 PAPER = MAMLRecipe(
     episodes=60_000,
     ways=5,

@@ -11,9 +11,10 @@ import numpy.typing as npt
 from torch import nn
 
 from cpaan.classifiers.base import IntegerArray
-from cpaan.classifiers.episodic import PAPER, EpisodicClassifier, check_count
+from cpaan.classifiers.episodic import PAPER, EpisodicClassifier
 from cpaan.classifiers.network import keep_few
 from cpaan.nn.matching import MatchingScores
+from cpaan.training.checks import check_count
 from cpaan.training.meta import MetaRecipe
 from cpaan.training.trainer import Progress
 
@@ -23,8 +24,8 @@ class MatchingNetwork(EpisodicClassifier):
 
     P(k given x) = Σ_{i: y_i = k} a(x, x_i),  a(x, x_i) = softmax over i of exp(s) cos(f(x), g(x_i)) − log n_{y_i}
 
-    g(x_i) = e(x_i) + γ ⊙ LSTM of the support in both directions, and f is an LSTM that looks at the support by
-    attention at each of five steps. The scores are log P(k given x). All classes count the same: the examples of a
+    g(x_i) = e(x_i) + U (→h_i + ←h_i), with U a matrix that begins at zero and h_i the states of an LSTM that reads the
+    support in both directions, and f is an LSTM that looks at the support by attention at each of five steps. The scores are log P(k given x). All classes count the same: the examples of a
     class with n_k of them weigh 1 / n_k, as if small classes were repeated.
 
     An LSTM cannot read tens of thousands of examples, so that of each class at most `support_per_class` are kept,
@@ -95,7 +96,7 @@ class MatchingNetwork(EpisodicClassifier):
         *,
         context: bool = True,
         context_width: int = 128,
-        support_per_class: int = 10,
+        support_per_class: int = 20,
         recipe: str = "quick",
         random_state: Any = None,
         device: str = "auto",

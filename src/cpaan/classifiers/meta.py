@@ -20,7 +20,11 @@ class MetaClassifier(ScoreClassifier, SavedEstimator):
 
     `meta_fit` learns from base classes, once; `fit` then takes the examples at hand, of novel classes alone or of
     novel and base classes, and can be called again and again. Where `meta_fit` was not called, `fit` meta-trains
-    on what it is given. `save` keeps what `meta_fit` learned.
+    on what it is given, each time.
+
+    `save` keeps what was learned from base classes and nothing of the examples at hand: what `load` gives wants `fit`
+    before it predicts. One that was never given to `meta_fit` is saved with what `fit` meta-trained it on, and once
+    loaded keeps that: its `fit` does not meta-train anew.
 
     A subclass writes `_meta_learn`, `_adapt`, `_score`, `_tensors` and `_restore`.
 
@@ -54,7 +58,8 @@ class MetaClassifier(ScoreClassifier, SavedEstimator):
         X_base : array, tensor or data frame of shape (n, D)
             Examples of base classes.
         y_base : sequence of n labels
-            Their classes, of any hashable type. Classes of the same name in `fit` are the same classes.
+            Their classes, numbers or strings, as `fit` takes them. Classes of the same name in `fit` are the same
+            classes. Other hashable names, such as tuples, are fine here, but no class in `fit` can then be one of them.
 
         Returns
         -------
@@ -96,7 +101,10 @@ class MetaClassifier(ScoreClassifier, SavedEstimator):
         self.base_classes_, self.meta_dimension_ = base.classes, base.dimension
 
     def save(self, folder: Any) -> None:
-        """Write what `meta_fit` learned to a folder, as `model.safetensors` and `config.json`."""
+        """Write what was learned from base classes to a folder, as `model.safetensors` and `config.json`.
+
+        The examples given to `fit` are not kept, though where `meta_fit` was not called what was learned from them is.
+        """
         check_is_fitted(self, "base_classes_")
         super().save(folder)
 

@@ -21,6 +21,8 @@ from cpaan.training.meta import MetaRecipe
 from cpaan.training.trainer import Progress
 
 RecipeT = TypeVar("RecipeT", bound=MetaRecipe)
+NetworkT = TypeVar("NetworkT", bound=nn.Module)
+ROWS_AT_ONCE = 1024
 
 
 class NetworkClassifier(MetaClassifier):
@@ -59,11 +61,12 @@ class NetworkClassifier(MetaClassifier):
     def _meta_learn(self, base: FeatureSet) -> None:
         seed, device = self._seed(0), choose_device(self.device)
         features, labels = base.to_torch()
-        self.scaling_ = fit_standardization(features.double())
-        bank = ClassBank.from_examples(self.scaling_.apply(features.double()).float(), labels, base.n_classes)
+        scaling = fit_standardization(features.double())
+        bank = ClassBank.from_examples(scaling.apply(features.double()).float(), labels, base.n_classes)
         network = self._built(base.dimension, base.n_classes, seed).to(device)
         history = self._train(network, bank.to(device), torch.Generator(device).manual_seed(seed))
-        self.network_ = _at_rest(network)
+        # Last, so that settings that are refused on the way leave everything as it was.
+        self.network_, self.scaling_ = at_rest(network), scaling
         self.history_ = {"episode": history.episodes, **history.losses}
 
     def _built(self, dimension: int, n_base: int, seed: int) -> nn.Module:
@@ -75,14 +78,18 @@ class NetworkClassifier(MetaClassifier):
         """Bring examples into the network's units, in double precision."""
         return self.scaling_.apply(torch.tensor(features, dtype=torch.float64))
 
+    def _embedded(self, features: NDArray[Any]) -> Tensor:
+        """Embed examples, a block at a time: what lies between the layers of a wide network takes the most memory."""
+        starts = range(0, len(features), ROWS_AT_ONCE)
+        blocks = (self._standardized(features[start : start + ROWS_AT_ONCE]) for start in starts)
+        return torch.cat([self.network_.embed(block) for block in blocks])  # type: ignore[operator]
+
     def _recipe(self, recipes: Mapping[str, RecipeT]) -> RecipeT:
         """Take the recipe that is named, with the numbers that are given in place of its own."""
         if self.recipe not in recipes:
             raise InputError(f"unknown recipe {self.recipe!r}; choose one of {', '.join(recipes)}")
         chosen = recipes[self.recipe]
         given = {field.name: getattr(self, field.name, None) for field in fields(chosen)}
-        if isinstance(given["shots"], list):  # as a saved one comes back
-            given["shots"] = tuple(given["shots"])
         return replace(chosen, **{name: value for name, value in given.items() if value is not None})
 
     def _details(self) -> dict[str, Any]:
@@ -99,12 +106,13 @@ class NetworkClassifier(MetaClassifier):
         network = self._built(self.meta_dimension_, len(self.base_classes_), seed=0)
         head = "network."
         network.load_state_dict({name[len(head) :]: value for name, value in tensors.items() if name.startswith(head)})
-        self.network_ = _at_rest(network)
+        self.network_ = at_rest(network)
         self.scaling_ = Scaling(tensors["origin"], float(tensors["factor"]))
         self.history_ = config["history"]
 
 
-def _at_rest(network: nn.Module) -> nn.Module:
+def at_rest(network: NetworkT) -> NetworkT:
+    """Bring a trained network to where it is kept and used."""
     return network.cpu().double().eval().requires_grad_(False)
 
 

@@ -8,20 +8,24 @@ from typing import Any, ClassVar
 
 from torch import nn
 
-from cpaan.classifiers.episodic import PAPER, EpisodicClassifier, check_count
+from cpaan.classifiers.episodic import PAPER, EpisodicClassifier
 from cpaan.nn.matching import PrototypeMatchingScores
+from cpaan.training.checks import check_count
 from cpaan.training.meta import MetaRecipe
 from cpaan.training.trainer import Progress
+
+# NOTE[paper]: features are reduced to their direction here, whatever their number: see `PrototypeMatchingScores`.
 
 
 class PrototypeMatchingNetwork(EpisodicClassifier):
     """Match examples with class prototypes, where both embeddings know all prototypes.
 
-    c_k = Σ_{i: y_i = k} e(x_i) / n_k,  {g_k} = {c_k} + γ ⊙ LSTM of the c_k in both directions
+    c_k = Σ_{i: y_i = k} e(x_i) / n_k,  g_k = c_k + U (→h_k + ←h_k)
 
     score(k given x) = exp(s) cos(f(e(x), {g_k}), g_k),  P(k given x) = softmax over k of the scores
 
-    with f an LSTM that looks at the prototypes by attention at each of five steps. Unlike in matching networks, a
+    with U a matrix that begins at zero, h_k the states of an LSTM that reads the c_k in both directions, and f an LSTM
+    that looks at the prototypes by attention at each of five steps. Unlike in matching networks, a
     class with hundreds of examples has no more weight than one with a single example. An LSTM depends on the order
     of the classes: it is random in training, and that of the sorted labels in `fit`.
 

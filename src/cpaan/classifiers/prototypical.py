@@ -3,16 +3,20 @@
 J. Snell, K. Swersky and R. S. Zemel, *Prototypical networks for few-shot learning*, NeurIPS 2017.
 """
 
-from collections.abc import Mapping
-from typing import ClassVar
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
 
 from torch import nn
 
 from cpaan.classifiers.episodic import PAPER, EpisodicClassifier
+from cpaan.errors import InputError
 from cpaan.nn.prototypical import PrototypicalScores
 from cpaan.training.meta import MetaRecipe
+from cpaan.training.trainer import Progress
 
-# From so many features on, lengths are left out.
+# NOTE[paper]: there f is a convolutional network, the scores are −‖f(x) − c_k‖² as they are, and all classes of a task
+# have as many shots as in testing. Here f begins as the identity on given features, of which from so many on the length
+# is left out, their scale exp(s) is learned, and shots are mixed.
 DIRECTIONS_FROM = 32
 
 
@@ -24,12 +28,15 @@ class PrototypicalNetwork(EpisodicClassifier):
     score(k given x) = −exp(s) ‖f(x) − c_k‖²,  P(k given x) = softmax over k of the scores
 
     The embedding f is a residual network that begins as the identity, on standardised features of which, from 32
-    features on, only the direction is kept. Training draws tasks from base classes in which each class has a number
+    features on unless `directions` says otherwise, only the direction is kept. Training draws tasks from base classes in which each class has a number
     of shots of its own, and stops where classes that are held out are told apart best: on features of a network that
     was itself trained on the base classes that can be at once, for there is nothing left to learn from them.
 
     Parameters
     ----------
+    directions : {"auto", True, False}
+        Whether the length of features is left out; ``"auto"`` from 32 features on. With False and a `width` of 0 the
+        scores are plain squared Euclidean distances, scaled.
     recipe : {"quick", "paper"}
         Where the numbers below come from: under a minute on two cores, or as long as the benchmark's own code trains.
     random_state : int, RandomState or None
@@ -82,5 +89,46 @@ class PrototypicalNetwork(EpisodicClassifier):
         "paper": PAPER,
     }
 
+    def __init__(
+        self,
+        *,
+        directions: bool | str = "auto",
+        recipe: str = "quick",
+        random_state: Any = None,
+        device: str = "auto",
+        tell: Callable[[Progress], None] | None = None,
+        width: int = 256,
+        held_out: float = 0.2,
+        episodes: int | None = None,
+        ways: int | None = None,
+        shots: tuple[int, ...] | None = None,
+        queries: int | None = None,
+        learning_rate: float | None = None,
+        halve_every: int | None = None,
+        weight_decay: float | None = None,
+    ) -> None:
+        super().__init__(
+            recipe=recipe,
+            random_state=random_state,
+            device=device,
+            tell=tell,
+            width=width,
+            held_out=held_out,
+            episodes=episodes,
+            ways=ways,
+            shots=shots,
+            queries=queries,
+            learning_rate=learning_rate,
+            halve_every=halve_every,
+            weight_decay=weight_decay,
+        )
+        self.directions = directions
+
+    def _check_settings(self) -> None:
+        super()._check_settings()
+        if not isinstance(self.directions, bool) and self.directions != "auto":
+            raise InputError(f"directions must be True, False or 'auto', not {self.directions!r}")
+
     def _build(self, dimension: int, n_base: int) -> nn.Module:
-        return PrototypicalScores(dimension, self.width, directions=dimension >= DIRECTIONS_FROM)
+        directions = dimension >= DIRECTIONS_FROM if self.directions == "auto" else bool(self.directions)
+        return PrototypicalScores(dimension, self.width, directions=directions)

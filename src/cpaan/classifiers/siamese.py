@@ -14,7 +14,6 @@ import torch
 from torch import Tensor, nn
 
 from cpaan.classifiers.base import FloatArray, IntegerArray
-from cpaan.classifiers.episodic import check_count
 from cpaan.classifiers.network import NetworkClassifier, keep_few
 from cpaan.classifiers.prototypical import DIRECTIONS_FROM
 from cpaan.errors import InputError
@@ -22,6 +21,7 @@ from cpaan.functional.prototypes import class_counts, prototypes
 from cpaan.nn.siamese import TwinNetwork, balanced_pair_loss
 from cpaan.sampling.bank import ClassBank
 from cpaan.sampling.tasks import Task, TaskSampler
+from cpaan.training.checks import check_count
 from cpaan.training.history import History
 from cpaan.training.meta import MetaRecipe, meta_train
 from cpaan.training.trainer import Progress
@@ -44,6 +44,8 @@ class SiameseRecipe(MetaRecipe):
             raise InputError(f"match must be one of {', '.join(MATCHES)}, not {self.match!r}")
 
 
+# NOTE[paper]: there an example goes to the class of the most similar one. With several shots, prototypes are better, so
+# the quick recipe takes these; and lengths are left out as in `PrototypicalNetwork`.
 # Whether two examples are of one class is soon learned by heart where base classes are few: every step beyond these
 # costs accuracy on novel classes.
 QUICK = SiameseRecipe(
@@ -175,11 +177,11 @@ class SiameseNetwork(NetworkClassifier):
         n_classes = len(self.classes_)
         if self._recipe(RECIPES).match == "prototype":
             labels = torch.as_tensor(targets.astype(np.int64))
-            self.memory_ = prototypes(self.network_.embed(self._standardized(features)), labels, n_classes)
+            self.memory_ = prototypes(self._embedded(features), labels, n_classes)
             self.memory_labels_ = torch.arange(n_classes)
             return
         kept = keep_few(targets, self.support_per_class, self._seed(1))
-        self.memory_ = self.network_.embed(self._standardized(features[kept]))
+        self.memory_ = self._embedded(features[kept])
         self.memory_labels_ = torch.as_tensor(targets[kept].astype(np.int64))
 
     def _score(self, X: FloatArray) -> FloatArray:

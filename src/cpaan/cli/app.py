@@ -1,5 +1,6 @@
 """The commands of `cpaan`. Whatever is slow to import is imported by the command that needs it."""
 
+import os
 import warnings
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,6 +14,10 @@ from cpaan.cli.features import features_app
 from cpaan.errors import InputError
 
 USAGE_ERROR = 2
+
+# Before torch is loaded: threads that wait in a loop for one another make small operations on a busy machine take many
+# times as long as those that sleep.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 
 class Commands(TyperGroup):
@@ -109,9 +114,9 @@ def fit(
     Example: cpaan fit base.npz -o model --episodes 2000 --set perplexity=8
     """
     from cpaan.cli.numbers import parse_numbers
-    from cpaan.cli.outputs import require_model_folder
     from cpaan.cli.progress import training_bars
     from cpaan.data.archive import read_bank
+    from cpaan.data.outputs import require_model_folder
     from cpaan.methods import Settings, make_augmenter
 
     numbers = parse_numbers(number or [])
@@ -148,9 +153,9 @@ def augment(
 
     Example: cpaan augment model novel.npz -o synthetic.npz --per-class 200
     """
-    from cpaan.cli.outputs import require_writable_file
     from cpaan.data.archive import read_bank, write_features
     from cpaan.data.feature_set import FeatureSet
+    from cpaan.data.outputs import require_writable_file
 
     require_writable_file(output)
     shots = read_bank(novel).train

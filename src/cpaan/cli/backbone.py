@@ -74,10 +74,10 @@ def train(
         cache=cache,
         accumulate=accumulate,
     )
-    if _is_done(output, resume, overwrite):
+    if _is_done(output, settings, resume=resume, overwrite=overwrite):
         typer.echo(f"{output}: already trained")
         return
-    _train(images, setup, settings, output, resume)
+    _train(images, setup, settings, output, resume and not overwrite)
 
 
 def _train(images: Path, setup: Path | None, settings: "BackboneSettings", output: Path, resume: bool) -> None:
@@ -86,9 +86,7 @@ def _train(images: Path, setup: Path | None, settings: "BackboneSettings", outpu
     from cpaan.representations.image_index import index_images
     from cpaan.representations.training import Stopped, train_backbone
 
-    index = index_images(images)
-    if setup is not None:
-        index = index.select(read_image_classes(setup).base)
+    index = index_images(images, classes=None if setup is None else read_image_classes(setup).base)
     try:
         with training_bars() as bars:
             backbone = train_backbone(index, settings, output, resume=resume, bars=bars.rate)
@@ -98,25 +96,43 @@ def _train(images: Path, setup: Path | None, settings: "BackboneSettings", outpu
     if backbone is None:
         return
     seen = index.part("train")
-    typer.echo(f"{output}: {settings.kind}, trained on {len(seen)} images of {len(seen.classes)} classes")
+    missing = sum(entry.name in backbone.details.get("skipped", {}) for entry in seen.entries)
+    typer.echo(f"{output}: {settings.kind}, trained on {len(seen) - missing} images of {len(seen.classes)} classes")
     if "accuracy" in backbone.details:
         accuracy = backbone.details["accuracy"]
         typer.echo(f"base classes, test images: top-1 {accuracy['top1']:.1f} %, top-5 {accuracy['top5']:.1f} %")
 
 
-def _is_done(output: Path, resume: bool, overwrite: bool) -> bool:
-    """Tell whether there is nothing left to do; refuse a folder that must not be written to."""
-    from cpaan.cli.outputs import require_model_folder
+def _is_done(output: Path, settings: "BackboneSettings", *, resume: bool, overwrite: bool) -> bool:
+    """Tell whether there is nothing left to do; refuse a folder that must not be written to, and change nothing."""
+    from cpaan.data.outputs import require_model_folder
     from cpaan.representations.training import CHECKPOINTS
 
-    trained = (output / "config.json").exists()
-    if resume and not overwrite:
-        return trained
-    if (output / CHECKPOINTS).is_dir() and not trained and not overwrite:
+    begun = (output / CHECKPOINTS).is_dir()
+    trained = (output / "config.json").exists() and not begun
+    if begun and not resume and not overwrite:
         raise InputError(f"{output} holds a training run that was interrupted; go on with --resume, or --overwrite it")
-    if int(os.environ.get("RANK", "0")) == 0:
-        require_model_folder(output, overwrite=overwrite)
+    if trained and resume and not overwrite:
+        _require_same_backbone(output, settings)
+        return True
+    require_model_folder(output, overwrite=overwrite or resume, ours=begun)
     return False
+
+
+def _require_same_backbone(output: Path, settings: "BackboneSettings") -> None:
+    from dataclasses import asdict
+
+    from cpaan.representations.backbone import Backbone
+
+    there = Backbone.load(output)
+    found = {"kind": there.kind, "seed": there.details["seed"], **asdict(there.recipe)}
+    wanted = {"kind": settings.kind, "seed": settings.seed, **asdict(settings.recipe)}
+    differing = [f"{name} {found[name]} there, {wanted[name]} now" for name in wanted if found[name] != wanted[name]]
+    if differing:
+        raise InputError(
+            f"{output} holds a backbone that was trained otherwise ({'; '.join(differing)}); give another folder, or "
+            "--overwrite it"
+        )
 
 
 def decoding_workers(wanted: int | None) -> int:

@@ -38,11 +38,14 @@ def bench(
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Folder of the run.")] = None,
     shots: Annotated[str, typer.Option(help="Numbers of shots, separated by commas.")] = "1,2,5,10,20",
     trials: Annotated[int, typer.Option(help="Draws of the shots.")] = 5,
-    classifier: Annotated[str, typer.Option(help="nearest-prototype or linear.")] = "nearest-prototype",
+    classifier: Annotated[
+        str, typer.Option(help="Final classifier after generation: any of cpaan methods that makes no examples.")
+    ] = "nearest-prototype",
     normalize: Annotated[str | None, typer.Option(help="none, l2 or center-l2; alike for all methods.")] = None,
     recipe: Annotated[str, typer.Option(help="quick or paper.")] = "quick",
     number: Annotated[
-        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Change any number of the recipe.")
+        list[str] | None,
+        typer.Option("--set", metavar="NAME=VALUE", help="Change a number of all methods that have it."),
     ] = None,
     seed: Annotated[int, typer.Option(help="Decides every random draw but the shots.")] = 0,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")] = "auto",
@@ -78,10 +81,8 @@ def bench(
     from cpaan.cli.progress import training_bars
     from cpaan.data.benchmark import load_benchmark
     from cpaan.evaluation.benchmark import Plan, run_benchmark
-    from cpaan.training.recipe import make_recipe
 
     numbers = parse_numbers(number or [])
-    make_recipe(recipe, **numbers)
     plan = Plan(
         methods=listed,
         shots=parse_shots(shots),

@@ -60,9 +60,7 @@ def extract(
 
     if only not in (None, "train", "test"):
         raise InputError(f"--only must be train or test, not {only!r}")
-    index = index_images(images)
-    if setup is not None:
-        index = index.select(read_image_classes(setup).everything)
+    index = index_images(images, classes=None if setup is None else read_image_classes(setup).everything)
     if only is not None:
         index = index.part("train" if only == "train" else "test")
     require_output(index, output, dtype)
@@ -78,8 +76,20 @@ def extract(
             dtype=dtype,
             tell=bars.rate("extracting", "images"),
         )
-    for name, reason in list(found.skipped.items())[:_SHOWN]:
-        typer.secho(f"left out: {name}: {reason}", fg="yellow", err=True)
-    if len(found.skipped) > _SHOWN:
-        typer.secho(f"left out: {len(found.skipped) - _SHOWN} more", fg="yellow", err=True)
-    typer.echo(f"{output}: {found.n_images} images of {len(index.classes)} classes, {found.dimension} features")
+    _list_skipped(found.skipped, output)
+    typer.echo(f"{output}: {found.n_images} images of {found.n_classes} classes, {found.dimension} features")
+
+
+def _list_skipped(skipped: dict[str, str], output: Path) -> None:
+    """Show the first images that were left out, and write the list of all beside the features."""
+    from cpaan.data.atomic import write_atomically
+
+    lines = [f"{name}: {reason}" for name, reason in skipped.items()]
+    for line in lines[:_SHOWN]:
+        typer.secho(f"left out: {line}", fg="yellow", err=True)
+    if lines:
+        path = output.with_name(f"{output.name}.skipped.txt")
+        write_atomically(path, "".join(f"{line}\n" for line in lines).encode())
+        typer.secho(
+            f"left out {len(lines)} images that cannot be read; all are listed in {path}", fg="yellow", err=True
+        )

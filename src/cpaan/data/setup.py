@@ -154,11 +154,40 @@ def read_image_classes(path: str | os.PathLike[str]) -> ImageClasses:
         wrong = [index for index in indices if type(index) is not int or not 0 <= index < len(names)]
         if wrong:
             raise InputError(f"{path}: base_classes holds {show_names(wrong)}; give indices into label_names")
-        return ImageClasses(tuple(names[index] for index in indices), names)
-    setup = read_setup(path)
-    base = tuple(_as_list(content, "all_base", path)) if "all_base" in content else setup.base
-    everything = {str(name) for name in (*base, *setup.base, *setup.novel)}
-    return ImageClasses(tuple(map(str, base)), tuple(sorted(everything)))
+        base = tuple(names[index] for index in indices)
+        novel = [
+            names[index]
+            for key in content
+            if key.startswith("novel_classes")
+            for index in _as_list(content, key, path)
+            if type(index) is int and 0 <= index < len(names)
+        ]
+        everything = names
+    else:
+        setup = read_setup(path)
+        base = tuple(map(str, _as_list(content, "all_base", path) if "all_base" in content else setup.base))
+        novel = [str(name) for name in setup.novel]
+        missing = [name for name in map(str, setup.base) if name not in set(base)]
+        if missing:
+            raise InputError(f"{path}: all_base lacks the base classes {show_names(missing)}")
+        everything = tuple(sorted({*base, *novel}))
+    _require_apart(base, novel, everything, path)
+    return ImageClasses(base, everything)
+
+
+def _require_apart(
+    base: tuple[str, ...], novel: list[str], everything: tuple[str, ...], path: str | os.PathLike[str]
+) -> None:
+    for name, values in (("the base classes to train on", base), ("the class names", everything)):
+        twice = [value for value, count in Counter(values).items() if count > 1]
+        if twice or not values:
+            raise InputError(f"{path}: {name} are {'given twice: ' + show_names(twice) if twice else 'none'}")
+    both = [name for name in base if name in set(novel)]
+    if both:
+        raise InputError(
+            f"{path}: a backbone would be trained on classes that are novel: {show_names(both)}; a class can be one of "
+            "the two only"
+        )
 
 
 def read_json(path: str | os.PathLike[str]) -> Any:

@@ -17,7 +17,7 @@ from cpaan.evaluation.executors import run_here, run_in_processes, run_on_dask
 from cpaan.evaluation.learned import Learned, learn
 from cpaan.evaluation.normalization import Normalization
 from cpaan.evaluation.store import RunFolder
-from cpaan.methods import Settings, find_method, make_classifier
+from cpaan.methods import OWN, Settings, find_method, make_classifier, require_known_numbers
 from cpaan.training.trainer import Bars
 
 SHOTS = (1, 2, 5, 10, 20)
@@ -55,6 +55,8 @@ class Plan:
         for name, values in (("methods", self.methods), ("shots", self.shots)):
             if not values or len(set(values)) < len(values):
                 raise InputError(f"{name} must be given, each once; got {', '.join(map(str, values)) or 'none'}")
+        own = [method.classifier for method in map(find_method, self.methods) if method.classifier not in (None, OWN)]
+        require_known_numbers(self.methods, [*dict.fromkeys([*map(str, own), self.classifier])], self.method_settings())
         if min(self.shots) < 1 or self.trials < 1:
             raise InputError(f"shots and trials must be at least 1; got {min(self.shots)} and {self.trials}")
 

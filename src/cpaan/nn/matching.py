@@ -47,7 +47,8 @@ class QueryContext(nn.Module):
     h_0 = x,  r_k = Σ_i a(h_k, g_i) g_i,  ĥ_{k+1}, c_{k+1} = LSTM([x, r_k], ĥ_k, c_k),  h_{k+1} = x + U ĥ_{k+1}
 
     NOTE[paper]: a is the softmax of scaled cosines, not of dot products, which at most scales of features are one-hot;
-    U as in `SupportContext`.
+    U as in `SupportContext`. The LSTM gets ĥ_k back, and r_k with its input; there it gets [h_k, r_k], whose h_k has the
+    skip term x in it, as its state.
 
     Parameters
     ----------
@@ -96,8 +97,8 @@ def _zero_linear(width: int, dimension: int) -> nn.Linear:
 class MatchingScores(nn.Module):
     """log P(k given x) with P(k given x) = Σ_i a(x, x_i) [y_i = k], a = softmax_i of exp(s) cos(f(x), g(x_i)).
 
-    Every class counts the same however many examples it has: example i weighs 1 / n_k, as if the examples of small
-    classes were repeated.
+    NOTE[paper]: every class counts the same however many examples it has: example i weighs 1 / n_k, as if the examples of
+    small classes were repeated. There all classes of a task have as many, and all examples weigh the same.
 
     Parameters
     ----------
@@ -112,19 +113,28 @@ class MatchingScores(nn.Module):
         self.of_query = QueryContext(dimension, context_width) if context_width else None
         self.log_scale = nn.Parameter(torch.tensor(math.log(_START)))
 
-    def encode(self, support: Tensor, labels: Tensor, n_classes: int) -> tuple[Tensor, ...]:
-        """Give g of the support, class after class, with labels and counts of the classes."""
+    def embed(self, features: Tensor) -> Tensor:
+        """Embed examples, before they know of any others."""
+        embedded: Tensor = self.embedding(features)
+        return embedded
+
+    def remember(self, embedded: Tensor, labels: Tensor, n_classes: int) -> tuple[Tensor, ...]:
+        """Give g of an embedded support, class after class, with labels and counts of the classes."""
         order = torch.argsort(labels, stable=True)
-        embedded = self.embedding(support[order])
+        embedded = embedded[order]
         if self.of_support is not None:
             embedded = self.of_support(embedded)
         return embedded, labels[order], class_counts(labels, n_classes)
+
+    def encode(self, support: Tensor, labels: Tensor, n_classes: int) -> tuple[Tensor, ...]:
+        """Embed a support and give what is kept of it."""
+        return self.remember(self.embed(support), labels, n_classes)
 
     def score(self, memory: tuple[Tensor, ...], query: Tensor) -> Tensor:
         """Give log P of each class for each query: (n, D) to (n, classes)."""
         support, labels, counts = memory
         log_weights = -counts.to(query.dtype).log()[labels]
-        embedded = self.embedding(query)
+        embedded = self.embed(query)
         if self.of_query is not None:
             embedded = self.of_query(embedded, support, log_weights)
         scale = self.log_scale.exp()
@@ -138,6 +148,8 @@ class PrototypeMatchingScores(nn.Module):
     """score(k given x) = exp(s) cos(f(x), g(c_k)), with c_k the mean of the embedded examples of class k.
 
     The contextual embeddings see one prototype for each class, so their length is the number of classes.
+
+    NOTE[paper]: only the direction of features is kept, whatever their number; there it is features as they are.
 
     Parameters
     ----------
@@ -156,10 +168,14 @@ class PrototypeMatchingScores(nn.Module):
         embedded: Tensor = self.embedding(normalize(features, dim=-1) * math.sqrt(features.shape[-1]))
         return embedded
 
-    def encode(self, support: Tensor, labels: Tensor, n_classes: int) -> tuple[Tensor, ...]:
-        """Give g of the prototypes, (classes, D), as the only part of what is kept of a support."""
-        means = prototypes(self.embed(support), labels, n_classes)
+    def remember(self, embedded: Tensor, labels: Tensor, n_classes: int) -> tuple[Tensor, ...]:
+        """Give g of the prototypes, (classes, D), as the only part of what is kept of an embedded support."""
+        means = prototypes(embedded, labels, n_classes)
         return (means if self.of_support is None else self.of_support(means),)
+
+    def encode(self, support: Tensor, labels: Tensor, n_classes: int) -> tuple[Tensor, ...]:
+        """Embed a support and give what is kept of it."""
+        return self.remember(self.embed(support), labels, n_classes)
 
     def score(self, memory: tuple[Tensor, ...], query: Tensor) -> Tensor:
         """Score each class for each query: (n, D) to (n, classes)."""

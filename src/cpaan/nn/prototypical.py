@@ -63,11 +63,20 @@ class PrototypicalScores(nn.Module):
         self.embedding = DirectionEmbedding(dimension, width, directions=directions)
         self.log_scale = nn.Parameter(torch.tensor(-0.5 * math.log(dimension)))
 
+    def embed(self, features: Tensor) -> Tensor:
+        """Give f(x) for features of shape (…, D)."""
+        embedded: Tensor = self.embedding(features)
+        return embedded
+
+    def remember(self, embedded: Tensor, labels: Tensor, n_classes: int) -> tuple[Tensor, ...]:
+        """Give the prototypes, (classes, D), as the only part of what is kept of an embedded support."""
+        return (prototypes(embedded, labels, n_classes),)
+
     def encode(self, support: Tensor, labels: Tensor, n_classes: int) -> tuple[Tensor, ...]:
-        """Give the prototypes, (classes, D), as the only part of what is kept of a support."""
-        return (prototypes(self.embedding(support), labels, n_classes),)
+        """Embed a support and give what is kept of it."""
+        return self.remember(self.embed(support), labels, n_classes)
 
     def score(self, memory: tuple[Tensor, ...], query: Tensor) -> Tensor:
         """Score each class for each query: (n, D) to (n, classes)."""
         (means,) = memory
-        return -squared_distances(self.embedding(query), means) * self.log_scale.exp()
+        return -squared_distances(self.embed(query), means) * self.log_scale.exp()

@@ -80,7 +80,7 @@ def encoded(network: nn.Module, images: Tensor) -> Tensor:
     images = images.contiguous(memory_format=_layout(images.device))
     with torch.autocast("cuda", dtype=torch.bfloat16, enabled=images.device.type == "cuda"):
         features: Tensor = network(images)
-    return features.float()
+    return features.float() if isinstance(features, Tensor) else features
 
 
 def _layout(device: torch.device) -> torch.memory_format:

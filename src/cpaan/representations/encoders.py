@@ -3,7 +3,8 @@
 import hashlib
 import importlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -13,14 +14,15 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from cpaan.data.model_folder import read_config
 from cpaan.errors import InputError
 from cpaan.representations.augmentation import center_view
-from cpaan.representations.backbone import Backbone, encoded
+from cpaan.representations.backbone import Backbone, encoded, placed
 from cpaan.representations.decoding import decode_pil
+from cpaan.representations.image_dataset import TransformFailed
 
 FloatArray = npt.NDArray[np.float32]
 _MATRIX = 2
+_USUAL_SIZE, _USUAL_RESIZE = 224, 256
 
 
 class Encoder(Protocol):
@@ -35,8 +37,8 @@ class Encoder(Protocol):
         """Make something else of an image file's bytes."""
 
     @property
-    def name(self) -> str:
-        """What it is: for messages, and to recognise an extraction that was interrupted."""
+    def identity(self) -> str:
+        """What its features depend on, to recognise an extraction that was interrupted."""
 
     def encode(self, images: Any) -> FloatArray:
         """Give the features of a batch of decoded images."""
@@ -56,13 +58,22 @@ class NetworkEncoder:
     name: str
     decode: Callable[[bytes], Any] | None = None
 
+    @property
+    def identity(self) -> str:
+        """Its name, its weights and the size of its images."""
+        return f"{self.name}, {_weights_digest(self.network)}, {self.size} of {self.resize} pixels"
+
     @torch.no_grad()
     def encode(self, images: Any) -> FloatArray:
         """Give the features of a batch."""
+        if not isinstance(images, Tensor):
+            raise InputError(f"the transform of {self.name} must give tensors of one shape, not {_kinds(images)}")
         moved = images.to(self.device, non_blocking=True)
         # With a transform of the user's own, images come as the network wants them.
         shown = center_view(moved, self.size) if self.decode is None else moved
-        return _matrix(_applied(self.network, shown), len(images), self.name)
+        with _blamed(self.name):
+            features = encoded(self.network, shown)
+        return _matrix(features, len(images), self.name)
 
 
 @dataclass(frozen=True)
@@ -74,9 +85,16 @@ class ObjectEncoder:
     resize: int = 1
     decode: Callable[[bytes], Any] | None = decode_pil
 
+    @property
+    def identity(self) -> str:
+        """Its name, and its weights where it shows them."""
+        return f"{self.name}, {_weights_digest(self.encoder)}"
+
     def encode(self, images: Any) -> FloatArray:
         """Give the features of a batch."""
-        return _matrix(self.encoder.encode(images), len(images), self.name)
+        with _blamed(self.name):
+            features = self.encoder.encode(images)
+        return _matrix(features, len(images), self.name)
 
 
 def make_encoder(
@@ -88,7 +106,9 @@ def make_encoder(
     ----------
     given : Backbone, nn.Module, (nn.Module, transform), or an object with `encode`
         A transform takes one of Pillow's images and gives a tensor, as those of torchvision and timm do. Without one
-        a module gets images normalised by ImageNet's mean and standard deviation.
+        a module gets images normalised by ImageNet's mean and standard deviation. On a GPU modules compute in half
+        precision. An `encode` method is called with a list of Pillow's images, also where the object is a module;
+        a pair is always called as a module.
     device : torch.device
         Where a module computes.
     size, resize : int, optional
@@ -105,15 +125,14 @@ def make_encoder(
     """
     shown = name or type(given).__name__
     if isinstance(given, Backbone):
-        network, size, resize = given.network, size or given.recipe.size, resize or given.recipe.stored
-        return NetworkEncoder(network.to(device).eval(), size, resize, device, shown)
+        size, resize = given.recipe.size if size is None else size, given.recipe.stored if resize is None else resize
+        return NetworkEncoder(placed(given.network, device).eval(), size, resize, device, shown)
     if isinstance(given, tuple) and len(given) == _MATRIX and isinstance(given[0], nn.Module) and callable(given[1]):
-        transform = given[1]
-        network = given[0].to(device).eval()
-        return NetworkEncoder(network, size or 1, resize or 1, device, shown, _Transform(transform))
+        return NetworkEncoder(placed(given[0], device).eval(), 1, 1, device, shown, _Transform(given[1]))
     if isinstance(given, nn.Module) and not hasattr(given, "encode"):
-        size = size or 224
-        return NetworkEncoder(given.to(device).eval(), size, resize or round(size * 256 / 224), device, shown)
+        size = _USUAL_SIZE if size is None else size
+        resize = round(size * _USUAL_RESIZE / _USUAL_SIZE) if resize is None else resize
+        return NetworkEncoder(placed(given, device).eval(), size, resize, device, shown)
     if callable(getattr(given, "encode", None)) and not isinstance(given, str):  # text can encode itself
         return ObjectEncoder(given, shown)
     raise InputError(
@@ -129,8 +148,7 @@ def find_encoder(spec: str, *, device: torch.device, size: int | None = None, re
     """
     folder = Path(spec)
     if folder.is_dir():
-        digest = hashlib.sha256(read_config(folder)["sha256"].encode()).hexdigest()[:16]
-        return make_encoder(Backbone.load(folder), device=device, size=size, resize=resize, name=f"backbone {digest}")
+        return make_encoder(Backbone.load(folder), device=device, size=size, resize=resize, name="backbone")
     module, colon, function = spec.partition(":")
     if not colon or not function:
         raise InputError(f"{spec} is neither the folder of a backbone nor a name like package.module:function")
@@ -144,30 +162,52 @@ class _Transform:
     transform: Callable[[Any], Any]
 
     def __call__(self, content: bytes) -> Any:
-        return self.transform(decode_pil(content))
+        image = decode_pil(content)
+        try:
+            return self.transform(image)
+        except Exception as error:
+            # Not the image's fault, so it must not be skipped for it.
+            raise TransformFailed(f"the transform failed: {type(error).__name__}: {error}") from error
 
 
 def _imported(module: str, function: str, spec: str) -> Any:
     if "" not in sys.path:  # an installed command does not look into the folder that it is called from
         sys.path.insert(0, "")
     try:
-        made = getattr(importlib.import_module(module), function)
-    except ImportError as error:
-        raise InputError(f"{spec}: cannot import {module} ({error})") from error
-    except AttributeError as error:
-        raise InputError(f"{spec}: {module} has no {function}") from error
+        found = importlib.import_module(module)
+    except Exception as error:
+        raise InputError(f"{spec}: cannot import {module!r} ({type(error).__name__}: {error})") from error
+    if not callable(getattr(found, function, None)):
+        raise InputError(f"{spec}: {module} has no function {function}")
     try:
-        return made()
+        return getattr(found, function)()
     except Exception as error:
         raise InputError(f"{spec}: {function}() failed: {type(error).__name__}: {error}") from error
 
 
-def _applied(network: nn.Module, images: Tensor) -> Any:
+@contextmanager
+def _blamed(name: str) -> Iterator[None]:
+    """Say whose code failed, instead of showing where."""
     try:
-        return encoded(network, images)
-    except AttributeError:
-        # Not a tensor: say so below, with what it is.
-        return network(images)
+        yield
+    except InputError:
+        raise
+    except Exception as error:
+        raise InputError(f"{name} failed on a batch of images: {type(error).__name__}: {error}") from error
+
+
+def _weights_digest(encoder: Any) -> str:
+    if not isinstance(encoder, nn.Module):
+        return "unknown weights"
+    digest = hashlib.sha256()
+    for name, value in encoder.state_dict().items():
+        digest.update(name.encode())
+        digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+    return f"weights {digest.hexdigest()[:16]}"
+
+
+def _kinds(images: Any) -> str:
+    return ", ".join(sorted({type(image).__name__ for image in images})) or "nothing"
 
 
 def _matrix(features: Any, n_images: int, name: str) -> FloatArray:

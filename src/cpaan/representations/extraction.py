@@ -1,7 +1,9 @@
 """Features of all images of an index, into a file; an extraction that was interrupted goes on."""
 
 import json
+import os
 import shutil
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,12 +16,13 @@ from cpaan.data.archive import write_features
 from cpaan.data.atomic import write_atomically
 from cpaan.data.feature_set import FeatureSet
 from cpaan.data.hdf5 import write_hdf5
+from cpaan.data.outputs import require_writable_file
 from cpaan.errors import InputError
 from cpaan.representations.encoders import Encoder
 from cpaan.representations.image_index import ImageIndex
 from cpaan.representations.loading import ImageLoader
 
-_ROWS_BETWEEN_NOTES = 4096
+SECONDS_BETWEEN_NOTES = 10.0
 _ARCHIVES, _HDF5 = (".npz",), (".h5", ".hdf5")
 
 
@@ -29,11 +32,12 @@ class Extracted:
 
     Attributes
     ----------
-    n_images, dimension : size of the table of features
+    n_images, n_classes, dimension : how many of each there are
     skipped : images that were left out, and why
     """
 
     n_images: int
+    n_classes: int
     dimension: int
     skipped: dict[str, str]
 
@@ -65,23 +69,39 @@ def extract_features(
     """
     require_output(index, output, dtype)
     loader = ImageLoader(index, encoder.resize, workers=workers, on_bad=on_bad, decode=encoder.decode)
-    table = _Table(output, {"images": index.fingerprint, "encoder": encoder.name, "dtype": dtype}, len(index))
-    todo = np.arange(table.done, len(index))
-    noted = table.done
-    for batch in loader.batches(todo, batch_size):
-        rows = batch.rows.numpy()
-        table.put(rows, encoder.encode(batch.pixels))
-        if rows[-1] + 1 - noted >= _ROWS_BETWEEN_NOTES:
-            noted = int(rows[-1]) + 1
-            table.note(noted, loader.skipped)
-        if tell is not None:
-            tell(int(rows[-1]) + 1, len(index))
-    loader.close()
-    skipped = {**table.skipped, **loader.skipped}
-    kept = np.array([entry.name not in skipped for entry in index.entries])
+    table = _Table(output, {"images": index.fingerprint, "encoder": encoder.identity, "dtype": dtype}, len(index))
+    loader.skipped.update(table.skipped)
+    try:
+        _fill(table, loader, encoder, batch_size, tell)
+    finally:
+        table.note(loader.skipped)
+        loader.close()
+    kept = np.array([entry.name not in loader.skipped for entry in index.entries])
+    loader.require_readable(int(kept.sum()))
     _write(output, index, table.features(), kept)
     table.remove()
-    return Extracted(int(kept.sum()), table.dimension, skipped)
+    return Extracted(int(kept.sum()), len(np.unique(index.labels[kept])), table.dimension, dict(loader.skipped))
+
+
+def _fill(
+    table: "_Table",
+    loader: ImageLoader,
+    encoder: Encoder,
+    batch_size: int,
+    tell: Callable[[int, int], None] | None,
+) -> None:
+    """Compute what is still missing, and note how far it is every few seconds."""
+    total = len(loader.index)
+    noted = time.monotonic()
+    for batch in loader.batches(np.arange(table.done, total), batch_size):
+        if len(batch):
+            table.put(batch.rows.numpy(), encoder.encode(batch.pixels))
+        table.done = min(table.done + batch_size, total)
+        if time.monotonic() - noted >= SECONDS_BETWEEN_NOTES:
+            table.note(loader.skipped)
+            noted = time.monotonic()
+        if tell is not None:
+            tell(table.done, total)
 
 
 def require_output(index: ImageIndex, output: Path, dtype: str) -> None:
@@ -95,8 +115,7 @@ def require_output(index: ImageIndex, output: Path, dtype: str) -> None:
             f"{output}: an HDF5 file of the benchmark holds training or test rows; write each to a file of its own "
             "(--only train, --only test), or both to one .npz"
         )
-    if not output.parent.is_dir():
-        raise InputError(f"cannot write {output}: there is no folder {output.parent}; make it first")
+    require_writable_file(output)
 
 
 def _write(output: Path, index: ImageIndex, features: npt.NDArray[Any], kept: npt.NDArray[np.bool_]) -> None:
@@ -122,13 +141,18 @@ class _Table:
         state = self._state()
         if state is None:
             return
+        if not isinstance(state, dict) or state.keys() != {"plan", "done", "skipped"}:
+            raise InputError(f"{self.folder} is damaged; remove it to begin anew")
         if state["plan"] != plan:
             raise InputError(
                 f"{self.folder} is of another extraction (other images, backbone or type); finish that one, or remove "
                 "the folder"
             )
         self.done, self.skipped = state["done"], state["skipped"]
-        self.table = np.load(self.folder / "features.npy", mmap_mode="r+", allow_pickle=False)
+        try:
+            self.table = np.load(self.folder / "features.npy", mmap_mode="r+", allow_pickle=False)
+        except (OSError, ValueError) as error:
+            raise InputError(f"{self.folder} is damaged ({error}); remove it to begin anew") from error
 
     @property
     def dimension(self) -> int:
@@ -147,14 +171,20 @@ class _Table:
             raise InputError(f"the backbone gave {table.shape[1]} features before and {features.shape[1]} now")
         if not np.isfinite(features).all():
             raise InputError("the backbone gives features that are not finite; check its weights and its input")
-        table[rows] = features
+        with np.errstate(over="ignore"):
+            table[rows] = features
+        if not np.isfinite(table[rows]).all():
+            raise InputError(
+                f"features up to {np.abs(features).max():.3g} do not fit {table.dtype}; use --dtype float32"
+            )
 
-    def note(self, done: int, skipped: dict[str, str]) -> None:
-        table = self.features()
-        if isinstance(table, np.memmap):
-            table.flush()
-        self.done = done
-        state = {"plan": self.plan, "done": done, "skipped": {**self.skipped, **skipped}}
+    def note(self, skipped: dict[str, str]) -> None:
+        """Note how far it is, so that it can go on from there."""
+        if self.table is None:
+            return
+        if isinstance(self.table, np.memmap):
+            self.table.flush()
+        state = {"plan": self.plan, "done": self.done, "skipped": skipped}
         write_atomically(self.folder / "progress.json", json.dumps(state).encode())
 
     def remove(self) -> None:
@@ -163,17 +193,20 @@ class _Table:
     def _make(self, dimension: int) -> None:
         try:
             self.folder.mkdir(exist_ok=True)
+            path = self.folder / "features.npy"
             self.table = np.lib.format.open_memmap(
-                self.folder / "features.npy", mode="w+", dtype=self.plan["dtype"], shape=(self.n_rows, dimension)
+                path, mode="w+", dtype=self.plan["dtype"], shape=(self.n_rows, dimension)
             )
+            # Claim the room now: where the disk is full, writing to a mapped file would end the process.
+            with path.open("r+b") as file:
+                os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
         except OSError as error:
             raise InputError(f"cannot write to {self.folder}: {error.strerror or error}") from error
 
-    def _state(self) -> dict[str, Any] | None:
+    def _state(self) -> Any:
         try:
-            state: dict[str, Any] = json.loads((self.folder / "progress.json").read_bytes())
+            return json.loads((self.folder / "progress.json").read_bytes())
         except (FileNotFoundError, NotADirectoryError):
             return None
         except (OSError, ValueError) as error:
             raise InputError(f"{self.folder} cannot be read ({error}); remove it to begin anew") from error
-        return state

@@ -11,12 +11,17 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from cpaan.errors import InputError
 from cpaan.representations.decoding import as_sides, decode_image
 from cpaan.representations.image_index import ImageEntry, ImageIndex
 
 Decode: TypeAlias = Callable[[bytes], Any]
 
 _NONE = -1
+
+
+class TransformFailed(InputError):  # noqa: N818 - it says what failed
+    """A caller's own transform failed, which is no fault of the image."""
 
 
 class Decoded(NamedTuple):
@@ -76,6 +81,8 @@ class ImageDataset(Dataset[Decoded]):
             if self.decode is not None:
                 return Decoded(row, self.decode(content), None)
             return Decoded(row, torch.from_numpy(decode_image(content, self.size, self.resize)), None)
+        except TransformFailed:
+            raise
         # A file can be gone or too large to hold, and what a caller's own `decode` raises is anyone's guess.
         except Exception as error:
             return Decoded(row, None, str(error) or type(error).__name__)

@@ -6,6 +6,7 @@ wanted, out of a tar from the place where they lie in it.
 
 import hashlib
 import os
+import warnings
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -132,7 +133,10 @@ class ImageIndex:
 
     @cached_property
     def fingerprint(self) -> str:
-        """16 hexadecimal digits made of classes, names and sizes; the same wherever the images are kept."""
+        """16 hexadecimal digits made of classes and names, in tars also sizes; the same wherever images are kept.
+
+        Files are not opened for it: another image under the same name is not noticed.
+        """
         digest = hashlib.sha256(repr(self.classes).encode("utf-8", "surrogateescape"))
         for entry in self.entries:
             digest.update(f"{entry.name}\0{entry.size}\0{entry.label}\n".encode("utf-8", "surrogateescape"))
@@ -199,10 +203,11 @@ class ImageIndex:
         return ImageIndex(self.classes, kept)
 
 
-def index_images(root: str | os.PathLike[str], *, fewest: int = 1) -> ImageIndex:
+def index_images(root: str | os.PathLike[str], *, classes: Iterable[str] | None = None, fewest: int = 1) -> ImageIndex:
     """Find the images in a folder or in tars, without opening any of them.
 
-    Names that begin with a dot are passed over, and so are files that are no images by their ending.
+    Names that begin with a dot are passed over, and so are files that are no images by their ending; a warning tells
+    how many of what ending.
 
     Parameters
     ----------
@@ -210,6 +215,8 @@ def index_images(root: str | os.PathLike[str], *, fewest: int = 1) -> ImageIndex
         A folder with `train/CLASS/*.jpg` and perhaps `val/CLASS/*.jpg` or `test/CLASS/*.jpg`, which are then for
         testing (other folders beside these are passed over); a folder with `CLASS/*.jpg`; a tar with such paths; or a
         folder of several such tars.
+    classes : iterable of str, optional
+        Look at these classes alone, and give them in this order.
     fewest : int, default=1
         The least number of training images that a class may have. Not asked of a source with images for testing only.
 
@@ -237,18 +244,39 @@ def index_images(root: str | os.PathLike[str], *, fewest: int = 1) -> ImageIndex
     """
     least = as_whole_number(fewest, "fewest", minimum=0)
     findings = find_images(Path(root))
+    _tell_what_was_passed(findings, root)
+    wanted = None if classes is None else [str(name) for name in as_classes(classes)]
+    findings = _only(findings, wanted)
     _require_images(findings, Path(root), least)
-    classes = sorted({image.class_name for image in findings.images})
-    label_of = {name: label for label, name in enumerate(classes)}
+    names = sorted({image.class_name for image in findings.images})
+    label_of = {name: label for label, name in enumerate(names)}
     entries = (
         ImageEntry(image.file, image.name, image.offset, image.size, label_of[image.class_name], image.is_test)
         for image in sorted(findings.images)
     )
-    return ImageIndex(tuple(classes), tuple(entries))
+    index = ImageIndex(tuple(names), tuple(entries))
+    return index if wanted is None else index.select(wanted)
+
+
+def _only(findings: Findings, classes: list[str] | None) -> Findings:
+    if classes is None:
+        return findings
+    wanted, known = set(classes), {image.class_name for image in findings.images}
+    empty = [folder for folder in findings.empty if folder.rpartition("/")[2] in wanted]
+    unknown = [name for name in classes if name not in known]
+    if unknown and not empty:
+        raise_unknown(unknown, tuple(sorted(known)))
+    return Findings([image for image in findings.images if image.class_name in wanted], empty, findings.passed)
+
+
+def _tell_what_was_passed(findings: Findings, root: str | os.PathLike[str]) -> None:
+    if findings.passed:
+        shown = ", ".join(f"{count} {kind}" if "files" in kind else kind for kind, count in findings.passed.items())
+        warnings.warn(f"{root}: passed over {shown}; images end in {' '.join(ENDINGS)}", stacklevel=3)
 
 
 def _require_images(findings: Findings, root: Path, least: int) -> None:
-    images, empty = findings
+    images, empty, _ = findings
     if empty:
         raise InputError(f"{root}: no image in the class folders {show_names(empty)}; add images or remove the folders")
     if not images:

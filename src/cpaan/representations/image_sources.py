@@ -7,6 +7,7 @@ its place in the tar. A tar may come from anywhere, so what it says of itself is
 import os
 import re
 import tarfile
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -40,10 +41,11 @@ class FoundImage(NamedTuple):
 
 
 class Findings(NamedTuple):
-    """The images, and the class folders in which there are none."""
+    """The images, the class folders in which there are none, and what was passed over, by its kind."""
 
     images: list[FoundImage]
     empty: list[str]
+    passed: Counter[str]
 
 
 def find_images(root: Path) -> Findings:
@@ -70,7 +72,7 @@ def find_images(root: Path) -> Findings:
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     Path(folder, "oak").mkdir()
     ...     find_images(Path(folder))
-    Findings(images=[], empty=['oak'])
+    Findings(images=[], empty=['oak'], passed=Counter())
     """
     if os.path.isfile(root):
         return _search_tars([root])
@@ -79,7 +81,9 @@ def find_images(root: Path) -> Findings:
     files = sorted(entry.name for entry in entries if not entry.is_dir())
     parts = [part for part in _PARTS if part in folders]
     if parts:
-        return _search_folders(root, parts)
+        findings = _search_folders(root, parts)
+        findings.passed.update(f"folder {name}/" for name in folders if name not in parts)
+        return findings
     compressed = [name for name in files if name.lower().endswith(_COMPRESSED_ENDINGS)]
     if compressed:
         raise InputError(f"{root} holds compressed tars: {show_names(compressed)}; {_UNPACK}")
@@ -109,7 +113,7 @@ def _is_image(name: str) -> bool:
 
 
 def _search_folders(root: Path, parts: list[str]) -> Findings:
-    findings = Findings([], [])
+    findings = Findings([], [], Counter())
     for part in parts:
         folders = [entry.name for entry in _visible(root / part) if _is_class_folder(entry)]
         if not folders:
@@ -139,17 +143,27 @@ def _search_class_folder(root: Path, part: str, class_name: str, findings: Findi
         if _is_image(entry.name) and (entry.is_file(follow_symlinks=False) or entry.is_symlink()):
             name = f"{folder}/{entry.name}"
             findings.images.append(FoundImage(is_test, class_name, entry.name, name, path / entry.name, None, None))
+        else:
+            findings.passed[_kind(entry.name)] += 1
     if len(findings.images) == before:
         findings.empty.append(folder)
+
+
+def _kind(name: str) -> str:
+    return f"files ending in {os.path.splitext(name)[1].lower() or 'nothing'}"
 
 
 def _search_tars(tars: list[Path]) -> Findings:
     images: dict[str, FoundImage] = {}
     folders: set[str] = set()
+    passed: Counter[str] = Counter()
     for path in tars:
         for member in _members(path):
             steps = [step for step in member.name.split("/") if step not in ("", ".")]
-            if any(step.startswith(".") for step in steps) or not (member.isdir() or _is_image(member.name)):
+            if any(step.startswith(".") for step in steps):
+                continue
+            if not (member.isdir() or _is_image(member.name)):
+                passed[_kind(member.name)] += 1
                 continue
             if steps[:1] and steps[0] not in _PARTS:
                 steps.insert(0, _TRAIN)
@@ -161,7 +175,7 @@ def _search_tars(tars: list[Path]) -> Findings:
             earlier = images.setdefault("/".join(steps), found)
             if earlier is not found:
                 raise InputError(f"the same image is there twice: {earlier.name} and {found.name}; remove one of them")
-    return Findings(list(images.values()), sorted(folders - {key.rpartition("/")[0] for key in images}))
+    return Findings(list(images.values()), sorted(folders - {key.rpartition("/")[0] for key in images}), passed)
 
 
 def _found_in_tar(path: Path, member: tarfile.TarInfo, steps: list[str]) -> FoundImage:

@@ -5,6 +5,7 @@ its caller chose, always by name.
 """
 
 import pickle
+import signal
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,7 +19,7 @@ from torch.utils.data import DataLoader, Sampler
 from cpaan.data.arguments import as_whole_number
 from cpaan.errors import InputError
 from cpaan.representations.decoding import as_sides
-from cpaan.representations.image_dataset import Collected, Decode, ImageDataset, collate
+from cpaan.representations.image_dataset import Collected, Decode, ImageDataset, TransformFailed, collate
 from cpaan.representations.image_index import ImageIndex
 
 __all__ = ["Batch", "ImageDataset", "ImageLoader", "PixelCache", "cache_bytes"]
@@ -26,6 +27,7 @@ __all__ = ["Batch", "ImageDataset", "ImageLoader", "PixelCache", "cache_bytes"]
 _POLICIES = ("refuse", "skip")
 _CACHE_BATCH = 256
 _PREFETCHED = 2
+_SECONDS_TO_OUTLIVE = 15
 # The label and the row are 64-bit numbers.
 _BYTES_BESIDE_PIXELS = 16
 
@@ -150,13 +152,12 @@ class ImageLoader:
         Yields
         ------
         Batch
-            The next images. A batch without any readable image is not given at all.
+            The next images; none at all where none of its images can be read.
 
         Raises
         ------
         InputError
-            Where there is no such row, an image cannot be read and is to be refused, none of the images can be read,
-            or a worker process ends.
+            Where there is no such row, an image cannot be read and is to be refused, or a worker process ends.
         """
         rows = np.asarray(order)
         number = as_whole_number(batch_size, "batch_size", minimum=1)
@@ -174,22 +175,21 @@ class ImageLoader:
         lent = self._idle.pop() if self._idle else self._new_loader()
         loader, chosen = lent
         chosen.order, chosen.batch_size = rows, number
-        readable = False
         try:
             for pixels, kept, bad in _collected(loader):
                 self._note(bad)
-                if len(kept):
-                    readable = True
-                    yield Batch(pixels, self._labels[kept], kept)
+                yield Batch(pixels, self._labels[kept], kept)
         except GeneratorExit:
             # The caller has seen enough. After an error, on the other hand, workers may be gone: they are not kept.
             self._idle.append(lent)
             raise
         self._idle.append(lent)
-        if not readable:
-            first = self.index.entries[int(rows[0])]
-            reason = self.skipped[first.name]
-            raise InputError(f"none of the {len(rows)} images can be read; the first is {first.place}: {reason}")
+
+    def require_readable(self, kept: int) -> None:
+        """Refuse to go on where not a single image could be read."""
+        if not kept:
+            name, reason = next(iter(self.skipped.items()))
+            raise InputError(f"none of the {len(self.index)} images can be read; the first is {name}: {reason}")
 
     def _new_loader(self) -> tuple[DataLoader[Any], _Chosen]:
         chosen = _Chosen()
@@ -203,6 +203,7 @@ class ImageLoader:
             generator=torch.Generator().manual_seed(0),
             persistent_workers=self.workers > 0,
             prefetch_factor=_PREFETCHED if self.workers else None,
+            worker_init_fn=_outlive_signals,
         )
         return loader, chosen
 
@@ -275,6 +276,8 @@ class PixelCache:
         kept: list[Tensor] = []
         filled = 0
         for batch in loader.batches(np.arange(total), _CACHE_BATCH):
+            if not len(batch):
+                continue
             if not _are_pixels(batch.pixels, loader.size):
                 raise InputError("a cache holds pixels only; give a loader without a decode of its own")
             pixels[filled : filled + len(batch)].copy_(batch.pixels, non_blocking=True)
@@ -282,6 +285,7 @@ class PixelCache:
             kept.append(batch.rows)
             if tell is not None:
                 tell(int(batch.rows[-1]) + 1, total)
+        loader.require_readable(filled)
         rows = torch.cat(kept)
         labels = torch.from_numpy(loader.index.labels[rows.numpy()])
         return cls(pixels[:filled], labels.to(device), rows.to(device))
@@ -335,6 +339,9 @@ def _collected(loader: DataLoader[Any]) -> Iterator[Collected]:
                 found = ", ".join(sorted({_describe(one) for one in collected.pixels}))
                 raise InputError(f"decode gave {found} in one batch; give tensors of one shape and type")
             yield collected
+    except TransformFailed as error:
+        # From a worker it comes with the lines of code that it went through.
+        raise InputError(str(error).strip().splitlines()[-1].rpartition("TransformFailed: ")[2]) from error
     except InputError:
         raise
     except (pickle.PicklingError, AttributeError, TypeError) as error:
@@ -351,6 +358,13 @@ def _collected(loader: DataLoader[Any]) -> Iterator[Collected]:
 
 def _are_pixels(value: Any, size: int) -> bool:
     return isinstance(value, Tensor) and value.dtype == torch.uint8 and value.shape[1:] == (3, size, size)
+
+
+def _outlive_signals(worker: int) -> None:
+    """Let a worker go on when its whole group of processes is told to end, so that the parent can end in order."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # For a while only: the parent may be gone, or may mean this worker alone.
+    signal.signal(signal.SIGTERM, lambda *_: signal.alarm(_SECONDS_TO_OUTLIVE))
 
 
 def _describe(value: Any) -> str:

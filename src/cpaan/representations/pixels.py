@@ -2,8 +2,10 @@
 
 import os
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain, tee
+from pathlib import Path
 from typing import Protocol
 
 import numpy as np
@@ -29,6 +31,9 @@ class Pixels(Protocol):
     def take(self, parts: Iterable[Part]) -> Iterator[tuple[Part, Tensor]]:
         """Give each part with its pixels on the device; a part has lost the images that cannot be read."""
 
+    def close(self) -> None:
+        """Let go of what was started to read them."""
+
 
 @dataclass(frozen=True)
 class HeldPixels:
@@ -47,6 +52,9 @@ class HeldPixels:
         device = self.cache.pixels.device
         for part in parts:
             yield part, self.cache.pixels[torch.from_numpy(part.rows).to(device, non_blocking=True)]
+
+    def close(self) -> None:
+        """Do nothing: nothing was started."""
 
 
 @dataclass(frozen=True)
@@ -69,11 +77,19 @@ class StreamedPixels:
             return
         order = np.concatenate([part.rows for part in chain([first], ahead)])
         batches = self.loader.batches(order, len(first.rows))
-        for batch in batches:
-            part, rows = next(wanted), batch.rows.numpy()
-            if not np.isin(rows, part.rows).all():
-                raise InputError(f"none of the {len(part.rows)} images of a batch can be read; mend or remove them")
+        for part, batch in zip(wanted, batches, strict=True):
+            rows = batch.rows.numpy()
+            if not len(rows):
+                name, reason = list(self.loader.skipped.items())[-1]
+                raise InputError(
+                    f"none of the {len(part.rows)} images of a batch can be read, such as {name}: {reason}; mend or "
+                    "remove them"
+                )
             yield _without_missing(part, rows), batch.pixels.to(self.device, non_blocking=True)
+
+    def close(self) -> None:
+        """End the processes that decode."""
+        self.loader.close()
 
 
 def _without_missing(part: Part, rows: IndexArray) -> Part:
@@ -106,7 +122,11 @@ def open_pixels(
 
 
 def memory_of(device: torch.device) -> int:
-    """Give the free memory of a GPU, or all memory of this machine, in bytes."""
+    """Give the free memory of a GPU, or this process's share of the machine's memory, in bytes."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    limit = Path("/sys/fs/cgroup/memory.max")  # of a container
+    with suppress(OSError, ValueError):
+        total = min(total, int(limit.read_text()))
+    return total // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))

@@ -1,9 +1,11 @@
 """One process, or several on one or more machines, as `torchrun` starts them."""
 
 import os
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import distributed, nn
@@ -46,6 +48,14 @@ class Processes:
                     distributed.all_reduce(buffer)
                     buffer.div_(self.count)
 
+    def gather(self, value: Any) -> list[Any]:
+        """Give the values of all processes, in the order of their ranks."""
+        if self.count == 1:
+            return [value]
+        found: list[Any] = [None] * self.count
+        distributed.all_gather_object(found, value)
+        return found
+
     def agree(self, flag: bool) -> bool:
         """Tell whether the flag is up in any process."""
         if self.count == 1:
@@ -59,8 +69,10 @@ class Processes:
         if self.count == 1:
             return module
         places = [self.device] if self.device.type == "cuda" else None
-        # Buffers stay each process's own until they are averaged: what they hold plays no part in training.
-        return nn.parallel.DistributedDataParallel(module, device_ids=places, broadcast_buffers=False)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message=".*broadcast_buffers", category=FutureWarning)
+            # Buffers stay each process's own until they are averaged: what they hold plays no part in training.
+            return nn.parallel.DistributedDataParallel(module, device_ids=places, broadcast_buffers=False)
 
 
 @contextmanager

@@ -63,7 +63,15 @@ class BackboneRecipe:
         for name in ("learning_rate", "distance_scale", "smallest_crop"):
             if not _is_number(getattr(self, name)) or not 0 < getattr(self, name) < float("inf"):
                 raise InputError(f"{name} must be a positive number, not {getattr(self, name)!r}")
-        for name in ("jitter", "weight_decay", "warmup", "label_smoothing", "penalty_weight", "classifier_weight"):
+        for name in (
+            "jitter",
+            "weight_decay",
+            "warmup",
+            "label_smoothing",
+            "penalty_weight",
+            "classifier_weight",
+            "momentum",
+        ):
             if not _is_number(getattr(self, name)) or not 0 <= getattr(self, name) < float("inf"):
                 raise InputError(f"{name} must be a number of at least 0, not {getattr(self, name)!r}")
         for name, choices in _CHOICES.items():

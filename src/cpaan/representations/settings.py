@@ -41,6 +41,8 @@ class BackboneSettings:
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
             raise InputError(f"kind must be one of {', '.join(KINDS)}, not {self.kind!r}")
+        if not isinstance(self.seed, int) or not 0 <= self.seed < 2**63:
+            raise InputError(f"seed must be a whole number from 0 to 2^63 − 1, not {self.seed!r}")
         for name in ("accumulate", "log_every"):
             value = getattr(self, name)
             if value is not None and (not isinstance(value, int) or value < 1):

@@ -65,7 +65,9 @@ class BackboneStep:
         """Give every tensor that the next step depends on."""
         tensors = {f"task.{name}": value for name, value in self.task.state_dict().items()}
         for name, parameter in self.task.named_parameters():
-            tensors[f"momentum.{name}"] = self.optimizer.state[parameter]["momentum_buffer"]
+            memory = self.optimizer.state[parameter].get("momentum_buffer")
+            if memory is not None:  # there is none without momentum
+                tensors[f"momentum.{name}"] = memory
         return tensors
 
     def restore(self, tensors: dict[str, Tensor]) -> None:
@@ -73,8 +75,9 @@ class BackboneStep:
         prefix = "task."
         self.task.load_state_dict({n.removeprefix(prefix): v for n, v in tensors.items() if n.startswith(prefix)})
         for name, parameter in self.task.named_parameters():
-            memory = torch.empty_like(parameter).copy_(tensors[f"momentum.{name}"])
-            self.optimizer.state[parameter]["momentum_buffer"] = memory
+            if f"momentum.{name}" in tensors:
+                memory = torch.empty_like(parameter).copy_(tensors[f"momentum.{name}"])
+                self.optimizer.state[parameter]["momentum_buffer"] = memory
 
     def _backward(self, part: Part, pixels: Tensor, n_parts: int, *, last: bool) -> dict[str, Tensor]:
         wait: AbstractContextManager[None] = nullcontext()

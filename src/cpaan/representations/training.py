@@ -15,6 +15,7 @@ import numpy as np
 from torch import Tensor, nn
 
 from cpaan.data.class_names import IndexArray
+from cpaan.data.model_folder import CONFIG, TENSORS
 from cpaan.errors import InputError
 from cpaan.representations.accuracy import base_accuracy
 from cpaan.representations.backbone import Backbone
@@ -32,7 +33,8 @@ from cpaan.training.history import History
 
 CHECKPOINTS = "checkpoints"
 LOGGINGS = 200
-MOST_BETWEEN_LOGGINGS = 50  # steps after which a wish to stop is heard
+STEPS_BETWEEN_TALKS = 10  # of several processes, which then agree on whether to stop and to write a checkpoint
+FEWEST_CLASSES = 2
 _SHOWN = 3
 
 # Called with a title and a unit, it opens a bar that is told how many of how many things are done, and maybe a note.
@@ -52,7 +54,7 @@ def train_backbone(
     ----------
     index : images of base classes; those for testing tell the accuracy at the end
     settings : what to train, and how
-    folder : of the backbone, and of the checkpoints
+    folder : of the backbone, and of the checkpoints; what is there of another run is removed, unless it is resumed
     resume : whether to go on from the newest checkpoint there, if any
     bars : shows the progress
 
@@ -66,9 +68,22 @@ def train_backbone(
         After SIGINT or SIGTERM; a checkpoint was written.
     """
     with joined_processes(settings.device) as processes:
+        _require_enough(index.part("train").labels, index.classes, settings)
+        if not resume and processes.is_first:
+            clear_run(folder)
         run = _Run(index, settings, folder, processes, bars if processes.is_first else None)
-        run.go(resume)
-        return run.finish()
+        try:
+            run.go(resume)
+            return run.finish()
+        finally:
+            run.pixels.close()
+
+
+def clear_run(folder: Path) -> None:
+    """Remove a backbone and the checkpoints of a folder."""
+    for name in (CONFIG, TENSORS):
+        (folder / name).unlink(missing_ok=True)
+    shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)
 
 
 class _Run:
@@ -85,14 +100,16 @@ class _Run:
         self.index, self.settings, self.folder = index, settings, folder
         self.processes, self.bars = processes, bars
         self.skipped: dict[str, str] = {}
-        self.pixels = self._open(index.part("train"), "reading images")
-        labels, recipe = self.pixels.labels, settings.recipe
-        _require_enough(labels, index.classes, settings)
-        self.order = make_order(settings.kind, labels, recipe, processes.count * settings.accumulate, settings.seed)
-        self.steps = recipe.epochs * self.order.steps_per_epoch
+        recipe, parts = settings.recipe, processes.count * settings.accumulate
+        make_order(settings.kind, index.part("train").labels, recipe, parts, settings.seed)  # refuses early
         task = make_task(settings.kind, len(index.classes), recipe, settings.seed)
         if settings.start is not None:
             task.network.load_state_dict(_network_of(settings.start, recipe).state_dict())
+        self.pixels = self._open(index.part("train"), "reading images")
+        labels = self.pixels.labels
+        _require_enough(labels, index.classes, settings)
+        self.order = make_order(settings.kind, labels, recipe, parts, settings.seed)
+        self.steps = recipe.epochs * self.order.steps_per_epoch
         self.take_step = BackboneStep(task, recipe, labels, processes)
         self.history, self.done = History(), 0
 
@@ -100,43 +117,46 @@ class _Run:
         """Take all steps that are still to be taken."""
         if resume:
             self._restore()
-        every = self.settings.log_every or min(max(1, self.steps // LOGGINGS), MOST_BETWEEN_LOGGINGS)
+        every = self.settings.log_every or max(1, self.steps // LOGGINGS)
         tell = self._teller()
         saved = time.monotonic()
         with _stop_asked() as asked:
             for parts in self._parts():
                 self.history.add(self.take_step(parts, self.done / self.steps))
                 self.done += 1
-                if self.done % every and self.done < self.steps:
+                if self.done % every == 0 or self.done == self.steps:
+                    tell(self._log())
+                if self.done == self.steps or (self.processes.count > 1 and self.done % STEPS_BETWEEN_TALKS):
                     continue
-                tell(self._log())
                 stop = self.processes.agree(asked.is_set())
-                due = self.processes.agree(time.monotonic() - saved >= self.settings.checkpoint_seconds)
-                if self.done < self.steps and (stop or due):
+                if stop or self.processes.agree(time.monotonic() - saved >= self.settings.checkpoint_seconds):
                     self._save()
                     saved = time.monotonic()
-                    if stop:
-                        raise Stopped
+                if stop:
+                    raise Stopped
 
     def finish(self) -> Backbone | None:
         """Test, and write the backbone."""
         self.processes.average_buffers(self.take_step.task)
-        if not self.processes.is_first:
-            return None
         task, settings = self.take_step.task, self.settings
         details: dict[str, Any] = {
             "history": {"step": self.history.episodes, **self.history.losses},
             "seed": settings.seed,
             "parts": self.processes.count * settings.accumulate,
         }
-        if self.index.is_test.any():
+        if self.processes.is_first and self.index.is_test.any():
             test = self._open(self.index.part("test"), "reading test images")
             head = task.head if settings.kind == "resnet10" else None
             details["accuracy"] = base_accuracy(task.network, head, self.pixels, test, settings.recipe, settings.seed)
-        if self.skipped:
-            shown = "; ".join(f"{name}: {reason}" for name, reason in list(self.skipped.items())[:_SHOWN])
-            warnings.warn(f"{len(self.skipped)} images could not be read and were left out ({shown})", stacklevel=2)
-            details["skipped"] = self.skipped
+            test.close()
+        skipped = {name: why for found in self.processes.gather(self.skipped) for name, why in found.items()}
+        if not self.processes.is_first:
+            return None
+        if skipped:
+            shown = "; ".join(f"{name}: {reason}" for name, reason in list(skipped.items())[:_SHOWN])
+            message = f"{len(skipped)} images could not be read and were left out ({shown}); all are in {CONFIG}"
+            warnings.warn(message, stacklevel=2)
+            details["skipped"] = skipped
         backbone = Backbone(task.network.eval(), settings.kind, settings.recipe, self.index.classes, details)
         backbone.save(self.folder)
         shutil.rmtree(self.folder / CHECKPOINTS, ignore_errors=True)
@@ -184,13 +204,15 @@ class _Run:
 
     def _save(self) -> None:
         if self.processes.is_first:
-            history = {"episodes": self.history.episodes, "losses": self.history.losses}
-            config = {"run": self._plan(), "history": history}
+            config = {"run": self._plan(), "history": self.history.state()}
             write_checkpoint(self.folder / CHECKPOINTS, self.done, self.take_step.state(), config)
 
     def _restore(self) -> None:
         found = read_checkpoint(self.folder / CHECKPOINTS)
         if found is None:
+            self._require_same_step()
+            if self.processes.is_first:
+                warnings.warn(f"there is no checkpoint in {self.folder}: beginning anew", stacklevel=2)
             return
         tensors, config = found
         plan = self._plan()
@@ -201,8 +223,17 @@ class _Run:
                 "options as then, or another folder"
             )
         self.take_step.restore(tensors)
-        self.history = History(config["history"]["episodes"], config["history"]["losses"])
+        self.history = History.from_state(config["history"])
         self.done = config["step"]
+        self._require_same_step()
+
+    def _require_same_step(self) -> None:
+        found = self.processes.gather(self.done)
+        if len(set(found)) > 1:
+            raise InputError(
+                f"processes would go on from different steps ({', '.join(map(str, found))}): {self.folder} must be one "
+                "folder that all machines see"
+            )
 
     def _plan(self) -> dict[str, Any]:
         """Give what must be the same for a run to go on."""
@@ -210,7 +241,8 @@ class _Run:
             "kind": self.settings.kind,
             "numbers": asdict(self.settings.recipe),
             "seed": self.settings.seed,
-            "parts": self.processes.count * self.settings.accumulate,
+            "processes × accumulate": self.processes.count * self.settings.accumulate,
+            "start": None if self.settings.start is None else str(self.settings.start),
             "images": self.index.fingerprint,
         }
 
@@ -218,6 +250,10 @@ class _Run:
 def _require_enough(labels: IndexArray, classes: tuple[str, ...], settings: BackboneSettings) -> None:
     """Refuse classes with fewer images than a step takes of one, by name."""
     recipe = settings.recipe
+    if len(classes) < FEWEST_CLASSES:
+        raise InputError(
+            f"there is {len(classes)} base class, and telling classes apart needs {FEWEST_CLASSES} or more"
+        )
     needed = recipe.shots + recipe.queries if settings.kind == "prototypical" else 1
     counts = np.bincount(labels, minlength=len(classes))
     few = [f"{name} ({count})" for name, count in zip(classes, counts, strict=True) if count < needed]
@@ -247,7 +283,13 @@ def _stop_asked() -> Iterator[threading.Event]:
     if threading.current_thread() is not threading.main_thread():
         yield asked
         return
-    before = {number: signal.signal(number, lambda *_: asked.set()) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    def hear(number: int, _: Any) -> None:
+        if asked.is_set() and number == signal.SIGINT:
+            raise KeyboardInterrupt  # asked twice: at once, then
+        asked.set()
+
+    before = {number: signal.signal(number, hear) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield asked
     finally:

@@ -23,6 +23,8 @@ _DIGITS = 10
 def write_checkpoint(folder: Path, step: int, tensors: Mapping[str, Tensor], config: Mapping[str, Any]) -> None:
     """Write the state after so many steps, and remove all but the last two.
 
+    Checkpoints of another run must not be there: begin a run in a folder without any.
+
     >>> import tempfile, torch
     >>> folder = Path(tempfile.mkdtemp())
     >>> write_checkpoint(folder, 7, {"weight": torch.ones(2)}, {"seed": 0})
@@ -37,12 +39,15 @@ def write_checkpoint(folder: Path, step: int, tensors: Mapping[str, Tensor], con
 
 def read_checkpoint(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
     """Read the newest checkpoint that is whole, or give None where there is none."""
-    for path in _checkpoints(folder):
-        try:
-            return read_model(path, KIND)
-        except InputError as error:
-            warnings.warn(f"{error}; taking the checkpoint before it", stacklevel=2)
-    return None
+    return next((found for found in map(_read, _checkpoints(folder)) if found is not None), None)
+
+
+def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
+    try:
+        return read_model(path, KIND)
+    except InputError as error:
+        warnings.warn(f"{error}; taking the checkpoint before it", stacklevel=2)
+        return None
 
 
 def _checkpoints(folder: Path) -> list[Path]:

@@ -1,6 +1,7 @@
 """The history of a training run: every loss term at every logging step."""
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -30,6 +31,23 @@ class History:
         for name, value in losses.items():
             self._sums[name] = self._sums[name] + value if name in self._sums else value
         self._steps += 1
+
+    def state(self) -> dict[str, Any]:
+        """Give everything as JSON can hold it, what was added since the last logging step included."""
+        sums = {name: value.item() for name, value in self._sums.items()}
+        return {"episodes": self.episodes, "losses": self.losses, "sums": sums, "steps": self._steps}
+
+    @classmethod
+    def from_state(cls, state: dict[str, Any]) -> "History":
+        """Go on from what `state` gave.
+
+        >>> history = History()
+        >>> history.add({"cycle": torch.tensor(1.0)})
+        >>> History.from_state(history.state()).log(1)
+        {'cycle': 1.0}
+        """
+        sums = {name: torch.tensor(value) for name, value in state["sums"].items()}
+        return cls(list(state["episodes"]), dict(state["losses"]), sums, state["steps"])
 
     def log(self, episode: int) -> dict[str, float]:
         """Close a logging step and give its means."""

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from cpaan.errors import InputError
 from cpaan.sampling.tasks import Task, TaskSampler
+from cpaan.training.checks import check_count, check_positive, is_number, read_counts
 from cpaan.training.history import History
 from cpaan.training.trainer import LOGGINGS, Progress, learning_rate_at
 
@@ -34,12 +35,11 @@ class MetaRecipe:
 
     def __post_init__(self) -> None:
         for name in ("episodes", "ways", "queries", "halve_every"):
-            if not isinstance(getattr(self, name), int) or getattr(self, name) < 1:
-                raise InputError(f"{name} must be a whole number of at least 1, not {getattr(self, name)!r}")
-        if not self.shots or min(self.shots) < 1:
-            raise InputError(f"shots must be one or more numbers of at least 1, not {self.shots!r}")
-        if not 0 < self.learning_rate < float("inf"):
-            raise InputError(f"learning_rate must be a positive number, not {self.learning_rate!r}")
+            check_count(name, getattr(self, name))
+        object.__setattr__(self, "shots", read_counts("shots", self.shots))  # as the dataclass is frozen
+        check_positive("learning_rate", self.learning_rate)
+        if not is_number(self.weight_decay) or not 0 <= self.weight_decay < float("inf"):
+            raise InputError(f"weight_decay must be a number of at least 0, not {self.weight_decay!r}")
 
 
 def meta_train(

@@ -13,12 +13,19 @@ def require_writable_file(path: Path) -> None:
     _require_writable_folder(path.parent, path)
 
 
-def require_model_folder(path: Path, *, overwrite: bool) -> None:
-    """Refuse a folder that a model could not, or should not, be written to; nothing is made yet."""
+def require_model_folder(path: Path, *, overwrite: bool, ours: bool = False) -> None:
+    """Refuse a folder that a model could not, or should not, be written to; nothing is made yet.
+
+    Parameters
+    ----------
+    path : the folder
+    overwrite : whether a model that is there may be replaced
+    ours : whether what is there is known to be of a model, although there is none yet
+    """
     if path.exists() and not path.is_dir():
         raise InputError(f"cannot write a model to {path}: it is a file; give the name of a folder")
     if path.is_dir() and any(path.iterdir()):
-        if not (path / "config.json").exists():
+        if not ours and not (path / "config.json").exists():
             raise InputError(f"{path} is not empty and holds no model; give another folder")
         if not overwrite:
             raise InputError(f"{path} holds a model already; give another folder, or --overwrite")
