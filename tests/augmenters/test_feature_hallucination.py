@@ -177,6 +177,8 @@ def test_fill_to_and_per_class_say_how_many() -> None:
     for fill_to, wanted in ((1, 0), (None, 3 * 18)):
         augmenter.fill_to = fill_to
         assert len(augmenter.augment(*NOVEL)[0]) == wanted
+    augmenter.fill_to = np.int64(5)  # type: ignore[assignment]
+    assert len(augmenter.augment(*NOVEL)[0]) == 3 * 3
     augmenter.fill_to = 0
     with pytest.raises(InputError, match="fill_to must be a whole number of at least 1, not 0"):
         augmenter.augment(*NOVEL)

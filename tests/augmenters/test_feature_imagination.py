@@ -160,6 +160,16 @@ def test_it_learns_what_the_classifier_lacks() -> None:
     assert np.mean(losses[-10:]) < 0.6 * np.mean(losses[:5])
 
 
+def test_a_refused_fit_changes_nothing() -> None:
+    augmenter = FeatureImagination(**SMALL).fit(*BASE)
+    before = dict(vars(augmenter))
+    for wrong in ({"episodes": 0}, {"held_out": "x"}, {"weight_decay": -1}, {"rectify": "yes"}):
+        with pytest.raises(InputError, match=next(iter(wrong))):
+            augmenter.set_params(**wrong).fit(10 * NOVEL[0] + 5, NOVEL[1])  # type: ignore[no-untyped-call]
+        augmenter.set_params(**{key: before[key] for key in wrong})  # type: ignore[no-untyped-call]
+        assert all(vars(augmenter)[key] is value for key, value in before.items())
+
+
 def test_the_table_of_methods_has_it_on_both_classifiers() -> None:
     for name in ("feature-imagination", "feature-imagination-pmn"):
         assert METHODS[name].classifier == OWN

@@ -10,7 +10,10 @@ from hypothesis import strategies as st
 
 from cpaan.classifiers import cosine
 from cpaan.classifiers.cosine import CosineClassifier, CosineProblem, normalized
+from cpaan.data import glyph_split, load_glyphs
+from cpaan.data.split import draw_shots
 from cpaan.errors import InputError
+from cpaan.evaluation.protocol import evaluate_low_shot
 
 FloatArray = npt.NDArray[np.float64]
 CLASSES, FEATURES = 4, 6
@@ -132,6 +135,17 @@ def test_order_of_the_examples_does_not_matter() -> None:
     order = np.random.default_rng(3).permutation(len(y))
     found = CosineClassifier().fit(X[order], y[order]).scores(X)
     np.testing.assert_allclose(found, CosineClassifier().fit(X, y).scores(X), atol=1e-9)
+
+
+def test_a_glyph_is_told_from_27_others_by_one_example() -> None:
+    pytest.importorskip("matplotlib")
+    glyphs = load_glyphs()
+    base, novel = (glyphs.select(names) for names in glyph_split())
+    training, _ = draw_shots(base, 12, 0)
+    shots, unseen = draw_shots(novel, 1, 0)
+    X, y = np.concatenate([training.features, shots.features]), np.concatenate([training.names, shots.names])
+    scores = evaluate_low_shot(CosineClassifier().fit(X, y), unseen.features, unseen.names, novel.classes, k=(1,))
+    assert scores.lsl[1] > 30  # chance is 100 / 28
 
 
 @pytest.mark.parametrize(

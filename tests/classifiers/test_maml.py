@@ -135,13 +135,48 @@ def test_an_example_far_out_leaves_everything_finite() -> None:
     assert torch.isfinite(scores).all()
 
 
+def blobs(n_classes: int, per_class: int, seed: int) -> tuple[Any, Any]:
+    rng = np.random.default_rng(seed)
+    centers = 2 * rng.normal(size=(n_classes, 1, D))
+    X = (centers + rng.normal(size=(n_classes, per_class, D))).reshape(-1, D)
+    return X, np.repeat(np.arange(n_classes), per_class)
+
+
+@pytest.mark.parametrize("head", ["common", "prototype"])
+def test_meta_training_lowers_the_loss_and_moves_the_embedding_and_both_rates(head: str) -> None:
+    settings = {**SMALL, "head": head, "episodes": 60, "learning_rate": 1e-2, "head_rate": 0.1, "body_rate": 0.01}
+    trained = MAML(**settings).meta_fit(*blobs(12, 10, seed=0))
+    losses = trained.history_["loss"]
+    assert np.mean(losses[-10:]) < 0.8 * np.mean(losses[:5])
+    start = dict(MAML(**settings)._built(D, 12, trained._seed(0)).named_parameters())
+    unused = "log_sharpness" if head == "common" else "common"
+    for name, value in trained.network_.named_parameters():
+        moved = float((value - start[name]).abs().max().detach())
+        assert (moved > 0.01) == (name != unused), name
+
+
+def test_fit_takes_the_steps_of_fit() -> None:
+    trained = MAML(steps=1, **SMALL).meta_fit(*blobs(8, 10, seed=0))
+    X, y = blobs(3, 2, seed=1)
+    scores = []
+    for fit_steps in (1, 10):
+        trained.fit_steps = fit_steps
+        scores.append(trained.fit(X, y).scores(X))
+        labels, network = torch.as_tensor(y), trained.network_
+        support = trained.scaling_.apply(torch.tensor(X))
+        expected = network.scores(network.adapt(support, labels, 3, steps=fit_steps), support)
+        np.testing.assert_allclose(scores[-1], expected, atol=1e-12)
+    assert np.abs(scores[1] - scores[0]).max() > 0.1
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
         ({"head": "own"}, "head must be one of common, prototype, not 'own'"),
         ({"steps": 0}, "steps must be a whole number of at least 1, not 0"),
         ({"body_rate": 0.0}, "body_rate must be a positive number, not 0.0"),
-        ({"shots": ()}, "shots must be one or more numbers of at least 1"),
+        ({"shots": ()}, "shots must be one or more whole numbers of at least 1"),
+        ({"head_rate": "x"}, "head_rate must be a positive number, not 'x'"),
     ],
 )
 def test_wrong_settings_are_named(settings: dict[str, Any], message: str) -> None:

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from cpaan import InputError
+from cpaan.classifiers import network as network_module
 from cpaan.classifiers.episodic import EpisodicClassifier
 from cpaan.classifiers.matching import MatchingNetwork
 from cpaan.classifiers.prototype_matching import PrototypeMatchingNetwork
@@ -235,6 +236,47 @@ def test_matching_keeps_a_few_examples_of_each_class_and_draws_them_by_its_seed(
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_examples_are_embedded_in_blocks(kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    classifier = kind(random_state=0, **SMALL).meta_fit(*BASE)
+    X, y = classes_of(5, 6, seed=2)
+    order = np.random.default_rng(0).permutation(len(y))
+    X, y = X[order], y[order]
+    expected = classifier.fit(X, y).scores(X)
+    sizes: list[int] = []
+    classifier.network_.embedding.register_forward_hook(lambda module, given, found: sizes.append(len(given[0])))
+    monkeypatch.setattr(network_module, "ROWS_AT_ONCE", 7)
+    classifier.fit(X, y)
+    assert sizes == [7, 7, 7, 7, 2]
+    np.testing.assert_allclose(classifier.scores(X), expected, atol=1e-12)
+
+
+def test_without_directions_and_embedding_scores_are_plain_squared_euclidean_distances() -> None:
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(48, 40)) * rng.uniform(0.1, 9, (48, 1)) + 5, np.repeat(np.arange(12), 4)
+    untrained: dict[str, Any] = {**SMALL, "width": 0, "episodes": 1, "learning_rate": 1e-12, "random_state": 0}
+    classifier = PrototypicalNetwork(directions=False, **untrained).meta_fit(X, y)
+    x = (X - X.mean(0)) / np.sqrt(np.mean((X - X.mean(0)) ** 2))
+    means = np.array([x[y == k].mean(0) for k in range(12)])
+    expected = -np.square(x[:, None] - means).sum(2) / np.sqrt(40)
+    np.testing.assert_allclose(classifier.fit(X, y).scores(X), expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize(("dimension", "automatic"), [(31, False), (32, True)])
+def test_directions_are_taken_from_32_features_on_or_as_said(dimension: int, automatic: bool, tmp_path: Path) -> None:
+    X = np.random.default_rng(0).normal(size=(24, dimension))
+    y = np.repeat(np.arange(8), 3)
+    scores: dict[Any, FloatArray] = {}
+    for directions in ("auto", True, False):
+        classifier = PrototypicalNetwork(directions=directions, random_state=0, **SMALL).meta_fit(X, y)
+        scores[directions] = classifier.fit(X, y).scores(X)
+        classifier.save(tmp_path / str(directions))
+        loaded = PrototypicalNetwork.load(tmp_path / str(directions), device="cpu")
+        np.testing.assert_array_equal(loaded.fit(X, y).scores(X), scores[directions])
+    np.testing.assert_array_equal(scores["auto"], scores[automatic])
+    assert not np.allclose(scores["auto"], scores[not automatic])
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_glyph_is_told_from_27_others_by_one_example(kind: Any) -> None:
     glyphs = load_glyphs()
     base, novel = (glyphs.select(names) for names in glyph_split())
@@ -255,7 +297,9 @@ def test_wrong_settings_are_named() -> None:
     for kind, setting, message in (
         (PrototypicalNetwork, {"width": -1}, "width must be a whole number of at least 0"),
         (PrototypicalNetwork, {"held_out": 0.9}, "held_out must be a share from 0 to 0.5"),
+        (PrototypicalNetwork, {"held_out": "x"}, "held_out must be a share from 0 to 0.5, not 'x'"),
         (PrototypicalNetwork, {"recipe": "slow"}, "unknown recipe 'slow'"),
+        (PrototypicalNetwork, {"directions": "up"}, "directions must be True, False or 'auto', not 'up'"),
         (MatchingNetwork, {"support_per_class": 0}, "support_per_class must be"),
         (PrototypeMatchingNetwork, {"context_width": 0}, "context_width must be"),
     ):

@@ -165,6 +165,31 @@ def test_saved_and_loaded_it_gives_the_same_scores(learned: Any, tmp_path: Path)
     assert type(loaded).__name__ in (tmp_path / "model" / "config.json").read_text()
 
 
+def test_settings_of_numpy_are_taken_and_saved_as_numbers(name: str, tmp_path: Path) -> None:
+    classifier = build(name, np.int64(3))
+    given = {key: value for key, value in classifier.get_params().items() if type(value) is int}
+    classifier.set_params(**{key: np.int64(value) for key, value in given.items()})
+    if "shots" in classifier.get_params():
+        classifier.set_params(shots=np.array([1, 2]))
+    expected = classifier.meta_fit(*BASE).fit(*NOVEL).scores(NOVEL[0])
+    classifier.save(tmp_path / "model")
+    loaded = type(classifier).load(tmp_path / "model", device="cpu")
+    assert loaded.random_state == 3
+    assert all(getattr(loaded, key) == value for key, value in given.items())
+    np.testing.assert_array_equal(loaded.fit(*NOVEL).scores(NOVEL[0]), expected)
+
+
+def test_a_refused_meta_fit_changes_nothing(learned: Any) -> None:
+    expected, before = learned.fit(*NOVEL).scores(NOVEL[0]), dict(vars(learned))
+    for wrong in ({"episodes": 0}, {"recipe": "slow"}, {"width": -1}):
+        given = {key: getattr(learned, key) for key in wrong}
+        with pytest.raises(InputError):
+            learned.set_params(**wrong).meta_fit(10 * OTHER[0] + 5, OTHER[1])
+        learned.set_params(**given)
+        assert all(vars(learned)[key] is value for key, value in before.items())
+        np.testing.assert_array_equal(learned.scores(NOVEL[0]), expected)
+
+
 def test_it_survives_pickling(learned: Any) -> None:
     expected = learned.fit(*NOVEL).scores(NOVEL[0])
     np.testing.assert_array_equal(pickle.loads(pickle.dumps(learned)).scores(NOVEL[0]), expected)

@@ -7,6 +7,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
+from cpaan.classifiers import network as network_module
 from cpaan.classifiers import siamese
 from cpaan.classifiers.network import keep_few
 from cpaan.classifiers.siamese import SiameseNetwork
@@ -94,6 +95,19 @@ def test_class_scores_against_loops_whatever_the_blocks(match: str, monkeypatch:
             expected = {"nearest": max(single), "mean": sum(single) / len(single)}
             expected["prototype"] = odds(query, members.mean(0))
             assert scores[row, column] == pytest.approx(expected[match])
+
+
+@pytest.mark.parametrize("match", ["prototype", "nearest"])
+def test_examples_are_embedded_in_blocks(match: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    classifier = SiameseNetwork(match=match, **SMALL).meta_fit(*blobs(6, 10, seed=0))
+    X, y = blobs(5, 6, seed=1)
+    expected = classifier.fit(X, y).scores(X)
+    sizes: list[int] = []
+    classifier.network_.embedding.register_forward_hook(lambda module, given, found: sizes.append(len(given[0])))
+    monkeypatch.setattr(network_module, "ROWS_AT_ONCE", 7)
+    classifier.fit(X, y)
+    assert sizes == [7, 7, 7, 7, 2]
+    np.testing.assert_allclose(classifier.scores(X), expected, atol=1e-12)
 
 
 def test_training_tells_like_from_unlike_pairs_better() -> None:

@@ -9,7 +9,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from torch import Tensor
 
+from cpaan import methods
+from cpaan.augmenters.base import BaseAugmenter
+from cpaan.classifiers.meta import MetaClassifier
 from cpaan.data.benchmark import BenchmarkData
 from cpaan.data.feature_set import FeatureSet
 from cpaan.data.shots import ShotSource
@@ -23,7 +28,8 @@ from cpaan.evaluation.summary import paired_differences, summarize_rows
 from cpaan.training.trainer import Progress
 
 SETTINGS: dict[str, Any] = {"episodes": 2, "width": 8, "novel_per_episode": 4, "batch_size": 60, "device": "cpu"}
-PLAN = Plan(("nearest-prototype", "linear", "ccov-gan"), shots=(1, 3), trials=2, settings=SETTINGS)
+TRAINED = ("ccov-gan", "prototypical", "matching", "feature-imagination")
+PLAN = Plan(("nearest-prototype", "linear", *TRAINED), shots=(1, 3), trials=2, settings=SETTINGS)
 
 
 def small_bank(n_base: int = 8, n_novel: int = 6, per_class: int = 12, test: int = 5) -> BenchmarkData:
@@ -75,7 +81,7 @@ def test_nearest_prototype_figures_are_those_of_a_plain_loop(finished: tuple[Pat
 
 def test_a_run_writes_tidy_results_its_config_and_a_mark(finished: tuple[Path, list[dict[str, Any]]]) -> None:
     folder, rows = finished
-    assert len(rows) == 3 * 2 * 2 * 2
+    assert len(rows) == 6 * 2 * 2 * 2
     lines = (folder / "results.csv").read_text().splitlines()
     assert lines[0].startswith("method,representation,setting,shots,trial,top1,top5,")
     assert len(lines) == 1 + len(rows)
@@ -107,12 +113,13 @@ def test_base_training_happens_once_and_an_interrupted_run_goes_on(
     run = RunFolder(tmp_path / "run")
     assert len(run.rows()) == 9 * 2
     assert not (tmp_path / "run" / "DONE").exists()
-    before = (tmp_path / "run" / "models" / "ccov-gan" / "config.json").stat().st_mtime_ns
+    models = [tmp_path / "run" / "models" / name / "config.json" for name in TRAINED]
+    before = [model.stat().st_mtime_ns for model in models]
     with run.results.open("a") as file:
         file.write('{"method": "torn')  # as a crash in the middle of a line would leave it
     rows = run_benchmark(PLAN, small_bank(), tmp_path / "run")
-    assert len(fits) == 10 + 3
-    assert (tmp_path / "run" / "models" / "ccov-gan" / "config.json").stat().st_mtime_ns == before
+    assert len(fits) == 10 + 15  # some of every method that was trained
+    assert [model.stat().st_mtime_ns for model in models] == before
     assert without_time(rows) == without_time(finished[1])
 
 
@@ -233,3 +240,87 @@ def test_generated_examples_reach_the_classifier(finished: tuple[Path, list[dict
         for name in ("nearest-prototype", "ccov-gan")
     }
     assert by_method["nearest-prototype"] != by_method["ccov-gan"]
+
+
+class SpyAugmenter(BaseAugmenter):
+    """Says what it learned from and makes examples that no one else has."""
+
+    told: list[tuple[Any, Any]]
+
+    def __init__(self, *, random_state: Any = None, per_class: int | None = 2) -> None:
+        self.random_state = random_state
+        self.per_class = per_class
+
+    def fit(self, X_base: Any, y_base: Any) -> "SpyAugmenter":
+        self.told.append((X_base, y_base))
+        return super().fit(X_base, y_base)
+
+    def _learn(self, base: FeatureSet) -> None:
+        pass
+
+    def _make(self, novel: FeatureSet, wanted: Any) -> Any:
+        return 1000.0 + np.arange(wanted.sum() * novel.dimension).reshape(-1, novel.dimension)
+
+
+class SpyClassifier(MetaClassifier):
+    """Says what it was meta-trained on and what it was fitted on."""
+
+    meta_told: list[tuple[Any, Any]]
+    told: list[tuple[Any, Any]]
+
+    def __init__(self, *, random_state: Any = None) -> None:
+        self.random_state = random_state
+
+    def meta_fit(self, X_base: Any, y_base: Any) -> "SpyClassifier":
+        self.meta_told.append((X_base, y_base))
+        return super().meta_fit(X_base, y_base)
+
+    def fit(self, X: Any, y: Any) -> "SpyClassifier":
+        self.told.append((X, y))
+        return super().fit(X, y)
+
+    def _meta_learn(self, base: FeatureSet) -> None:
+        pass
+
+    def _adapt(self, features: Any, targets: Any) -> None:
+        pass
+
+    def _score(self, X: Any) -> Any:
+        return np.zeros((len(X), len(self.classes_)))
+
+    def _tensors(self) -> dict[str, Tensor]:
+        return {"nothing": torch.zeros(1)}
+
+
+def labelled(X: Any, y: Any) -> list[tuple[int, tuple[float, ...]]]:
+    """Examples with their labels, in an order of their own."""
+    return sorted((int(label), tuple(np.asarray(x, np.float32).tolist())) for x, label in zip(X, y, strict=True))
+
+
+def test_methods_learn_from_base_examples_alone_and_classifiers_from_these_the_shots_and_the_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for spy, name in ((SpyAugmenter, "told"), (SpyClassifier, "told"), (SpyClassifier, "meta_told")):
+        monkeypatch.setattr(spy, name, [], raising=False)
+    method = methods.Method("spy", "watches", lambda settings: SpyAugmenter(), classifier="spying")
+    monkeypatch.setitem(methods.METHODS, "spy", method)
+    monkeypatch.setitem(methods.CLASSIFIERS, "spying", lambda settings: SpyClassifier())
+    data, plan = small_bank(), Plan(("spy",), shots=(1, 3), trials=2)
+    run_benchmark(plan, data, tmp_path / "run")
+    base = data.base_train
+    [(features, names)] = SpyAugmenter.told
+    assert len(set(names)) == base.n_classes
+    numbers = dict(zip(names, base.labels, strict=True))
+    assert labelled(features, [numbers[name] for name in names]) == labelled(base.features, base.labels)
+    [(features, labels)] = SpyClassifier.meta_told
+    assert labelled(features, labels) == labelled(base.features, base.labels)
+    assert len(SpyClassifier.told) == 4
+    for cell, (X, y) in zip(plan.cells(), SpyClassifier.told, strict=True):
+        shots, n_made = data.shots(cell.trial, cell.shots), 2 * 6
+        made = 1000.0 + np.arange(n_made * 6).reshape(-1, 6)
+        expected = [
+            *labelled(base.features, base.labels),
+            *labelled(shots.features, 8 + shots.labels),
+            *labelled(made, 8 + np.repeat(np.arange(6), 2)),
+        ]
+        assert labelled(X, y) == sorted(expected)

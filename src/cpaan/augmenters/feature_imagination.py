@@ -47,9 +47,9 @@ class FeatureImagination(BaseAugmenter):
     built on real and made examples alike, and the loss of its queries trains both: what is made need not look real,
     only tell classes apart. `classifier_` is the h that G was trained with, to be fitted on what `augment` gives.
 
-    In a task the classes that have all of the recipe's largest number of shots stand for base classes and are not added
-    to. `augment` adds to every class that it is given, however many shots it has: with 20 shots each, and a recipe of at
-    most 20, novel classes are filled as they never were in training.
+    In a task the classes with all shots, as many as the recipe's largest number, stand for base classes and are not
+    added to. `augment` adds to every class that it is given: in the quick recipe that number is 20, and novel classes
+    with 20 shots are added to although such classes were not in training.
 
     G begins as the identity with a little noise, so that it starts from repeating the shots.
 

@@ -25,8 +25,9 @@ class MatchingNetwork(EpisodicClassifier):
     P(k given x) = Σ_{i: y_i = k} a(x, x_i),  a(x, x_i) = softmax over i of exp(s) cos(f(x), g(x_i)) − log n_{y_i}
 
     g(x_i) = e(x_i) + U (→h_i + ←h_i), with U a matrix that begins at zero and h_i the states of an LSTM that reads the
-    support in both directions, and f is an LSTM that looks at the support by attention at each of five steps. The scores are log P(k given x). All classes count the same: the examples of a
-    class with n_k of them weigh 1 / n_k, as if small classes were repeated.
+    support in both directions, and f is an LSTM that looks at the support by attention at each of five steps. The
+    scores are log P(k given x). All classes count the same: the examples of a class with n_k of them weigh 1 / n_k, as
+    if small classes were repeated.
 
     An LSTM cannot read tens of thousands of examples, so that of each class at most `support_per_class` are kept,
     drawn at random. It also depends on their order: classes are in random order in training, and in that of the
@@ -136,7 +137,7 @@ class MatchingNetwork(EpisodicClassifier):
         check_count("support_per_class", self.support_per_class)
 
     def _build(self, dimension: int, n_base: int) -> nn.Module:
-        return MatchingScores(dimension, self.width, context_width=self.context_width if self.context else 0)
+        return MatchingScores(dimension, self.width, context_width=int(self.context_width) if self.context else 0)
 
     def _adapt(self, features: npt.NDArray[Any], targets: IntegerArray) -> None:
         self._check_settings()

@@ -14,8 +14,6 @@ from cpaan.training.checks import check_count
 from cpaan.training.meta import MetaRecipe
 from cpaan.training.trainer import Progress
 
-# NOTE[paper]: features are reduced to their direction here, whatever their number: see `PrototypeMatchingScores`.
-
 
 class PrototypeMatchingNetwork(EpisodicClassifier):
     """Match examples with class prototypes, where both embeddings know all prototypes.
@@ -130,4 +128,6 @@ class PrototypeMatchingNetwork(EpisodicClassifier):
         check_count("context_width", self.context_width)
 
     def _build(self, dimension: int, n_base: int) -> nn.Module:
-        return PrototypeMatchingScores(dimension, self.width, context_width=self.context_width if self.context else 0)
+        return PrototypeMatchingScores(
+            dimension, self.width, context_width=int(self.context_width) if self.context else 0
+        )

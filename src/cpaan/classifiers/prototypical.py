@@ -28,9 +28,10 @@ class PrototypicalNetwork(EpisodicClassifier):
     score(k given x) = −exp(s) ‖f(x) − c_k‖²,  P(k given x) = softmax over k of the scores
 
     The embedding f is a residual network that begins as the identity, on standardised features of which, from 32
-    features on unless `directions` says otherwise, only the direction is kept. Training draws tasks from base classes in which each class has a number
-    of shots of its own, and stops where classes that are held out are told apart best: on features of a network that
-    was itself trained on the base classes that can be at once, for there is nothing left to learn from them.
+    features on unless `directions` says otherwise, only the direction is kept. Training draws tasks from base classes
+    in which each class has a number of shots of its own, and stops where classes that are held out are told apart best:
+    on features of a network that was itself trained on the base classes that can be at once, for there is nothing left
+    to learn from them.
 
     Parameters
     ----------

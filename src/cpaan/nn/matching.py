@@ -47,8 +47,8 @@ class QueryContext(nn.Module):
     h_0 = x,  r_k = Σ_i a(h_k, g_i) g_i,  ĥ_{k+1}, c_{k+1} = LSTM([x, r_k], ĥ_k, c_k),  h_{k+1} = x + U ĥ_{k+1}
 
     NOTE[paper]: a is the softmax of scaled cosines, not of dot products, which at most scales of features are one-hot;
-    U as in `SupportContext`. The LSTM gets ĥ_k back, and r_k with its input; there it gets [h_k, r_k], whose h_k has the
-    skip term x in it, as its state.
+    U as in `SupportContext`. The LSTM goes on from ĥ_k, with r_k in its input; there from [h_k, r_k], with the skip
+    term x in h_k.
 
     Parameters
     ----------
@@ -97,8 +97,8 @@ def _zero_linear(width: int, dimension: int) -> nn.Linear:
 class MatchingScores(nn.Module):
     """log P(k given x) with P(k given x) = Σ_i a(x, x_i) [y_i = k], a = softmax_i of exp(s) cos(f(x), g(x_i)).
 
-    NOTE[paper]: every class counts the same however many examples it has: example i weighs 1 / n_k, as if the examples of
-    small classes were repeated. There all classes of a task have as many, and all examples weigh the same.
+    NOTE[paper]: every class counts the same however many examples it has: example i weighs 1 / n_k, as if those of
+    small classes were repeated. There all examples weigh the same.
 
     Parameters
     ----------

@@ -26,7 +26,7 @@ def check_count(name: str, value: object, least: int = 1) -> None:
         ...
     cpaan.errors.InputError: width must be a whole number of at least 1, not 0
     """
-    if not isinstance(value, Integral) or isinstance(value, bool) or value < least:
+    if not _is_count(value, least):
         raise InputError(f"{name} must be a whole number of at least {least}, not {value!r}")
 
 
@@ -49,6 +49,10 @@ def read_counts(name: str, values: Any) -> tuple[int, ...]:
     (1, 5)
     """
     listed = tuple(values) if isinstance(values, Sequence) or np.ndim(values) == 1 else ()
-    if not listed or not all(isinstance(each, Integral) and not isinstance(each, bool) and each >= 1 for each in listed):
+    if not listed or not all(_is_count(each, 1) for each in listed):
         raise InputError(f"{name} must be one or more whole numbers of at least 1, as in (1, 5), not {values!r}")
     return tuple(int(each) for each in listed)
+
+
+def _is_count(value: object, least: int) -> bool:
+    return isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= least
