@@ -5,6 +5,7 @@ import json
 import os
 import re
 import shlex
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -66,10 +67,18 @@ def run(command: str) -> str:
     return ""
 
 
+def free_port() -> int:
+    with socket.socket() as listening:
+        listening.bind(("localhost", 0))
+        port: int = listening.getsockname()[1]
+        return port
+
+
 def run_with_torchrun(command: str) -> str:
     """Start as many machines as the command speaks of, with one process each, or two processes on one machine."""
     machines = 2 if "--nnodes 2" in command else 1
-    smaller = command.replace("--nproc-per-node 8", f"--nproc-per-node {3 - machines}").replace("node0:", "localhost:")
+    smaller = command.replace("--nproc-per-node 8", f"--nproc-per-node {3 - machines}")
+    smaller = smaller.replace("node0:29500", f"localhost:{free_port()}")
     words = [sys.executable, "-m", "torch.distributed.run", *shlex.split(smaller)[1:], *SHORTER["backbone"].split()]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     started = [
