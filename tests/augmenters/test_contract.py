@@ -24,8 +24,8 @@ from cpaan.methods import AUGMENTERS, METHODS, OWN, Settings, load_augmenter
 FloatArray = npt.NDArray[np.float64]
 NAMES = [name for name, method in METHODS.items() if method.augmenter is not None]
 
-# What makes an augmenter that is trained small enough for a test: an entry for each class that has something to set. The
-# benchmark asks for five examples of feature imagination; here the estimators' own default counts, which is to fill up.
+# What makes an augmenter that is trained small enough for a test: an entry for each class that has something to set.
+# The benchmark asks for five examples of feature imagination; here the estimator's own default counts: to fill up.
 TINY: dict[str, dict[str, Any]] = {
     "CPAAN": {"episodes": 3, "width": 16, "noise_dimension": 4, "novel_per_episode": 3, "batch_size": 60},
     "FeatureHallucination": {"iterations": 3, "centroids": 4},

@@ -14,8 +14,9 @@ from torch import Tensor
 
 from cpaan.data.class_names import IndexArray
 from cpaan.errors import InputError
-from cpaan.representations.loading import ImageLoader, PixelCache, cache_bytes
+from cpaan.representations.loading import ImageLoader
 from cpaan.representations.order import Part
+from cpaan.representations.pixel_cache import PixelCache, cache_bytes
 
 CACHES = ("auto", "always", "never")
 SHARE_OF_MEMORY = {"cuda": 0.7, "cpu": 0.3}  # the rest is for the network, or for what else the machine does
