@@ -133,6 +133,10 @@ def test_bench_refuses_wrong_input_and_writes_nothing(bank: Path, tmp_path: Path
     assert_refused(cpaan(*common, "--methods", "linear", "--shots", "11"), "too few to draw 11 shots")
     assert_refused(cpaan(*common, "--methods", "linear", "--reference", "c-gan"), "is not one of the methods")
     assert_refused(cpaan(*common, "--methods", "c-gan", "--set", "speed=1"), "c-gan has no speed; there are base_draw")
+    assert_refused(cpaan(*common, "--methods", "c-gan", "--shots", "1", "--recipe", "slow"), "unknown recipe 'slow'")
+    assert_refused(cpaan(*common, "--methods", "c-gan", "--shots", "1", "--set", "episodes=0"), "episodes must be")
+    assert_refused(cpaan(*common, "--methods", "maml", "--shots", "1", "--set", "episodes=0"), "episodes must be")
+    assert_refused(cpaan(*common, "--methods", "linear", "--shots", "0"), "must be at least 1; got 0")
     assert_refused(cpaan(*common, "--measure", "top3"), "top1 or top5")
     inside = ["bench", bank, "--setup", setup, "--methods", "linear", "--shots", "1", "-o", setup / "run"]
     assert_refused(cpaan(*inside), "cannot write a run")

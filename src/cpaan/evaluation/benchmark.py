@@ -16,7 +16,7 @@ from cpaan.evaluation.cell import Cell, Row, run_cell
 from cpaan.evaluation.executors import run_here, run_in_processes, run_on_dask
 from cpaan.evaluation.learned import Learned, learn
 from cpaan.evaluation.normalization import Normalization
-from cpaan.evaluation.store import RunFolder
+from cpaan.evaluation.store import MODELS, RunFolder
 from cpaan.methods import OWN, Settings, find_method, make_classifier, require_known_numbers
 from cpaan.training.trainer import Bars
 
@@ -99,12 +99,17 @@ def run_benchmark(
     data.shots(plan.trials - 1, max(plan.shots))  # fails early where there are too few examples or split files
     normalized = normalize(data, plan.normalize)
     run = RunFolder(folder)
-    run.begin({**asdict(plan), "data": data.fingerprint}, versions())
+    is_new = run.begin({**asdict(plan), "data": data.fingerprint}, versions())
     cells = plan.cells()
     done = {(row["method"], row["shots"], row["trial"]) for row in run.rows() if row["setting"] == "GLSL"}
     missing = [cell for cell in cells if (cell.method, cell.shots, cell.trial) not in done]
     wanted = {cell.method: cell.classifier for cell in missing}
-    learned = learn(wanted, normalized.base_train, plan.method_settings(), folder / "models", bars)
+    try:
+        learned = learn(wanted, normalized.base_train, plan.method_settings(), folder / MODELS, bars)
+    except InputError:
+        if is_new:  # wrong settings are noticed by the estimators themselves, and a run of such cannot go on
+            run.discard()
+        raise
     finished = len(cells) - len(missing)
     tell = (lambda done, total: None) if bars is None else bars.count("evaluating", "cells")
     try:

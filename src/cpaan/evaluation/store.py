@@ -6,6 +6,8 @@
 
 import json
 import os
+import shutil
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from cpaan.data.csv_text import csv_text
 from cpaan.errors import InputError
 
 Row = dict[str, Any]
+MODELS = "models"
 COLUMNS = ("method", "representation", "setting", "shots", "trial", "top1", "top5")
 
 
@@ -29,6 +32,7 @@ class RunFolder:
     >>> import tempfile
     >>> run = RunFolder(Path(tempfile.mkdtemp()) / "run")
     >>> run.begin({"bank": "birds"}, {})
+    True
     >>> run.append([{"method": "linear", "setting": "LSL", "shots": 1, "trial": 0, "top1": 50.0, "top5": 80.0}])
     >>> [row["top1"] for row in run.rows()]
     [50.0]
@@ -38,8 +42,8 @@ class RunFolder:
         self.path = path
         self.results = path / "results.jsonl"
 
-    def begin(self, config: dict[str, Any], versions: dict[str, str]) -> None:
-        """Write the configuration, or check that the run that is there has the same."""
+    def begin(self, config: dict[str, Any], versions: dict[str, str]) -> bool:
+        """Write the configuration, or check that the run that is there has the same; tells whether the run is new."""
         existing = self.config()
         if existing is None:
             self._require_new()
@@ -49,12 +53,20 @@ class RunFolder:
                 raise InputError(f"cannot write a run to {self.path}: {error.strerror or error}") from error
             content = json.dumps({"config": config, "versions": versions}, indent=1)
             write_atomically(self.path / "config.json", content.encode())
-            return
+            return True
         config = json.loads(json.dumps(config))  # as it reads back: tuples are lists
         differing = sorted(k for k in config | existing if config.get(k) != existing.get(k))
         if differing:
             shown = "; ".join(f"{k}: {existing.get(k)!r} there, {config.get(k)!r} now" for k in differing)
             raise InputError(f"{self.path} was made with another configuration ({shown}); give another folder")
+        return False
+
+    def discard(self) -> None:
+        """Remove a run in which nothing was evaluated yet."""
+        shutil.rmtree(self.path / MODELS, ignore_errors=True)
+        (self.path / "config.json").unlink(missing_ok=True)
+        with suppress(OSError):
+            self.path.rmdir()
 
     def config(self) -> dict[str, Any] | None:
         """Give the configuration of the run that is there, if any."""

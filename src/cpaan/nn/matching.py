@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from cpaan.functional.prototypes import class_counts, prototypes
+from cpaan.nn.episodic import EpisodicNetwork
 from cpaan.nn.residual import ResidualEmbedding
 
 STEPS = 5  # of the attention LSTM
@@ -94,11 +95,8 @@ def _zero_linear(width: int, dimension: int) -> nn.Linear:
     return layer
 
 
-class MatchingScores(nn.Module):
-    """log P(k given x) with P(k given x) = Σ_i a(x, x_i) [y_i = k], a = softmax_i of exp(s) cos(f(x), g(x_i)).
-
-    NOTE[paper]: every class counts the same however many examples it has: example i weighs 1 / n_k, as if those of
-    small classes were repeated. There all examples weigh the same.
+class ContextualNetwork(EpisodicNetwork):
+    """A residual embedding, and two contexts after it.
 
     Parameters
     ----------
@@ -113,6 +111,18 @@ class MatchingScores(nn.Module):
         self.of_query = QueryContext(dimension, context_width) if context_width else None
         self.log_scale = nn.Parameter(torch.tensor(math.log(_START)))
 
+
+class MatchingScores(ContextualNetwork):
+    """log P(k given x) with P(k given x) = Σ_i a(x, x_i) [y_i = k], a = softmax_i of exp(s) cos(f(x), g(x_i)).
+
+    NOTE[paper]: every class counts the same however many examples it has: example i weighs 1 / n_k, as if those of
+    small classes were repeated. There all examples weigh the same.
+
+    Parameters
+    ----------
+    dimension, width, context_width : see `ContextualNetwork`
+    """
+
     def embed(self, features: Tensor) -> Tensor:
         """Embed examples, before they know of any others."""
         embedded: Tensor = self.embedding(features)
@@ -125,10 +135,6 @@ class MatchingScores(nn.Module):
         if self.of_support is not None:
             embedded = self.of_support(embedded)
         return embedded, labels[order], class_counts(labels, n_classes)
-
-    def encode(self, support: Tensor, labels: Tensor, n_classes: int) -> tuple[Tensor, ...]:
-        """Embed a support and give what is kept of it."""
-        return self.remember(self.embed(support), labels, n_classes)
 
     def score(self, memory: tuple[Tensor, ...], query: Tensor) -> Tensor:
         """Give log P of each class for each query: (n, D) to (n, classes)."""
@@ -144,7 +150,7 @@ class MatchingScores(nn.Module):
         return summed.clamp_min(torch.finfo(summed.dtype).tiny).log()
 
 
-class PrototypeMatchingScores(nn.Module):
+class PrototypeMatchingScores(ContextualNetwork):
     """score(k given x) = exp(s) cos(f(x), g(c_k)), with c_k the mean of the embedded examples of class k.
 
     The contextual embeddings see one prototype for each class, so their length is the number of classes.
@@ -153,15 +159,8 @@ class PrototypeMatchingScores(nn.Module):
 
     Parameters
     ----------
-    dimension, width, context_width : see `MatchingScores`
+    dimension, width, context_width : see `ContextualNetwork`
     """
-
-    def __init__(self, dimension: int, width: int, *, context_width: int) -> None:
-        super().__init__()
-        self.embedding = ResidualEmbedding(dimension, width)
-        self.of_support = SupportContext(dimension, context_width) if context_width else None
-        self.of_query = QueryContext(dimension, context_width) if context_width else None
-        self.log_scale = nn.Parameter(torch.tensor(math.log(_START)))
 
     def embed(self, features: Tensor) -> Tensor:
         """Embed examples, with their length left out, so that no example outweighs the others of its class."""
@@ -172,10 +171,6 @@ class PrototypeMatchingScores(nn.Module):
         """Give g of the prototypes, (classes, D), as the only part of what is kept of an embedded support."""
         means = prototypes(embedded, labels, n_classes)
         return (means if self.of_support is None else self.of_support(means),)
-
-    def encode(self, support: Tensor, labels: Tensor, n_classes: int) -> tuple[Tensor, ...]:
-        """Embed a support and give what is kept of it."""
-        return self.remember(self.embed(support), labels, n_classes)
 
     def score(self, memory: tuple[Tensor, ...], query: Tensor) -> Tensor:
         """Score each class for each query: (n, D) to (n, classes)."""

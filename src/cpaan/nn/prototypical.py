@@ -8,6 +8,7 @@ from torch.nn.functional import normalize
 
 from cpaan.functional.distances import squared_distances
 from cpaan.functional.prototypes import prototypes
+from cpaan.nn.episodic import EpisodicNetwork
 from cpaan.nn.residual import ResidualEmbedding
 
 
@@ -41,7 +42,7 @@ class DirectionEmbedding(nn.Module):
         return embedded
 
 
-class PrototypicalScores(nn.Module):
+class PrototypicalScores(EpisodicNetwork):
     """score(k given x) = −exp(s) ‖f(x) − c_k‖², with c_k the mean of f over the support of class k.
 
     Squared distances grow with the dimension; the learned scale exp(s), which begins at 1/√D, keeps their softmax
@@ -71,10 +72,6 @@ class PrototypicalScores(nn.Module):
     def remember(self, embedded: Tensor, labels: Tensor, n_classes: int) -> tuple[Tensor, ...]:
         """Give the prototypes, (classes, D), as the only part of what is kept of an embedded support."""
         return (prototypes(embedded, labels, n_classes),)
-
-    def encode(self, support: Tensor, labels: Tensor, n_classes: int) -> tuple[Tensor, ...]:
-        """Embed a support and give what is kept of it."""
-        return self.remember(self.embed(support), labels, n_classes)
 
     def score(self, memory: tuple[Tensor, ...], query: Tensor) -> Tensor:
         """Score each class for each query: (n, D) to (n, classes)."""

@@ -5,15 +5,15 @@ on held-out classes is least. Base classes are few here, so the held-out ones on
 of them are trained on, for that long.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from cpaan.nn.episodic import EpisodicNetwork
 from cpaan.sampling.bank import ClassBank
 from cpaan.sampling.tasks import Task, TaskSampler
 from cpaan.training.history import History
@@ -24,19 +24,6 @@ FEWEST_TO_HOLD_OUT = 10  # classes
 _EVERY = 5  # logging steps between validations
 _VALIDATIONS = 8  # tasks of each
 _SHARPNESS = torch.tensor([0.125, 0.25, 0.5, 1.0, 2.0])
-
-
-class EpisodicNetwork(Protocol):
-    """What is trained: a support becomes a memory, and queries are scored with it."""
-
-    def encode(self, support: Tensor, labels: Tensor, n_classes: int) -> tuple[Tensor, ...]:
-        """Take a support (n, D) with labels (n,)."""
-
-    def score(self, memory: tuple[Tensor, ...], query: Tensor) -> Tensor:
-        """Score each class for each query, (n, D) to (n, classes)."""
-
-    def parameters(self) -> Iterator[nn.Parameter]:
-        """Give what is trained."""
 
 
 # Makes the support of a task: examples (n, D) and their labels (n,), from (N, K, D) examples and which of them count.
