@@ -21,7 +21,8 @@ from cpaan.representations.decoding import decode_pil
 from cpaan.representations.image_dataset import TransformFailed
 
 FloatArray = npt.NDArray[np.float32]
-_MATRIX = 2
+_MATRIX = 2  # dimensions
+_PAIR = 2
 _USUAL_SIZE, _USUAL_RESIZE = 224, 256
 
 
@@ -127,7 +128,7 @@ def make_encoder(
     if isinstance(given, Backbone):
         size, resize = given.recipe.size if size is None else size, given.recipe.stored if resize is None else resize
         return NetworkEncoder(placed(given.network, device).eval(), size, resize, device, shown)
-    if isinstance(given, tuple) and len(given) == _MATRIX and isinstance(given[0], nn.Module) and callable(given[1]):
+    if isinstance(given, tuple) and len(given) == _PAIR and isinstance(given[0], nn.Module) and callable(given[1]):
         return NetworkEncoder(placed(given[0], device).eval(), 1, 1, device, shown, _Transform(given[1]))
     if isinstance(given, nn.Module) and not hasattr(given, "encode"):
         size = _USUAL_SIZE if size is None else size
