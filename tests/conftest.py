@@ -1,5 +1,13 @@
+import os
+
 import pytest
 import torch
+from hypothesis import settings
+
+# The same examples in every run, so that a change is judged by what it changes; HYPOTHESIS_PROFILE=explore draws others.
+settings.register_profile("steady", derandomize=True)
+settings.register_profile("explore", derandomize=False)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "steady"))
 
 
 @pytest.fixture(autouse=True, scope="session")

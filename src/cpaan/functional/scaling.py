@@ -7,6 +7,9 @@ from torch import Tensor
 
 from cpaan.functional.distances import mean_within_class_distance
 
+# Below this share of the largest value, what is left of a difference in double precision is rounding.
+ROUNDING = 1e-14
+
 
 @dataclass(frozen=True)
 class Scaling:
@@ -34,10 +37,15 @@ class Scaling:
 def fit_scaling(features: Tensor, labels: Tensor, n_classes: int, *, within_distance: float, center: bool) -> Scaling:
     """Choose the scaling that gives a wanted mean within-class distance.
 
-    Where no class varies, the overall spread is scaled instead; where nothing varies, the factor is one.
+    Where no class varies, the overall spread is scaled instead; where nothing varies, the largest value. What is
+    below rounding counts as no variation.
     """
     origin = features.mean(0) if center else torch.zeros_like(features[0])
-    current = mean_within_class_distance(features, labels, n_classes)
-    if current == 0:
-        current = mean_within_class_distance(features, torch.zeros_like(labels), 1)
-    return Scaling(origin, within_distance / current if current > 0 else 1.0)
+    largest = float(features.abs().max())
+    distances = (
+        mean_within_class_distance(features, labels, n_classes),
+        mean_within_class_distance(features, torch.zeros_like(labels), 1),
+        largest,
+    )
+    current = next((distance for distance in distances if distance > ROUNDING * largest), within_distance)
+    return Scaling(origin, within_distance / current)

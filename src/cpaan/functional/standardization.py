@@ -3,10 +3,7 @@
 import torch
 from torch import Tensor
 
-from cpaan.functional.scaling import Scaling
-
-# Below this share of the largest value, what is left after centring is rounding.
-_ROUNDING = 1e-14
+from cpaan.functional.scaling import ROUNDING, Scaling
 
 
 def fit_standardization(features: Tensor) -> Scaling:
@@ -28,4 +25,4 @@ def fit_standardization(features: Tensor) -> Scaling:
         return Scaling(torch.zeros_like(features[0]), 1.0)
     origin = features.mean(0)
     spread = float(((features - origin) / largest).square().mean().sqrt())
-    return Scaling(origin, 1 / largest if spread < _ROUNDING else 1 / (largest * spread))
+    return Scaling(origin, 1 / largest if spread < ROUNDING else 1 / (largest * spread))
