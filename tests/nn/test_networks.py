@@ -22,14 +22,35 @@ def test_the_split_input_layer_is_a_three_layer_mlp_on_the_concatenated_inputs(
     noise = torch.randn(2, 5, noise_dimension) if noise_dimension else None
     found = net(example, source, target, noise)
     assert found.shape == (2, 5, 3)
+    of_noise = torch.zeros(16, 0) if net.of_noise is None else net.of_noise
+    joined = torch.cat([net.of_example, net.of_source, net.of_target, of_noise], dim=1)
     for n in range(2):
         for m in range(5):
             parts = [gain * example[0, m], gain * source[0, m], gain * target[n, 0]]
             if noise is not None:
                 parts.append(noise[n, m])
-            hidden = leaky_relu(net.input(torch.cat(parts)), 0.1)
+            hidden = leaky_relu(joined @ torch.cat(parts) + net.bias, 0.1)
             hidden = leaky_relu(net.hidden(hidden), 0.1)
             torch.testing.assert_close(found[n, m], net.output(hidden) / gain)
+
+
+def test_input_weights_start_as_those_of_one_layer() -> None:
+    net = Generator(100, 200, noise_dimension=50)
+    assert net.of_noise is not None
+    largest = 350**-0.5
+    for part in (net.of_example, net.of_source, net.of_target, net.of_noise):
+        assert float(part.detach().abs().max()) == pytest.approx(largest, rel=1e-2)
+        assert float(part.detach().std()) == pytest.approx(largest / 3**0.5, rel=2e-2)
+
+
+@pytest.mark.parametrize("residual", [False, True])
+def test_a_condition_serves_any_number_of_translations(residual: bool) -> None:
+    net = Generator(3, 16, noise_dimension=4, residual=residual)
+    net.output.weight.data.normal_()
+    source, target, noise = torch.randn(1, 5, 3), torch.randn(2, 1, 3), torch.randn(2, 5, 4)
+    condition = net.condition(source, target, noise)
+    for example in (torch.randn(1, 5, 3), torch.randn(2, 5, 3)):
+        torch.testing.assert_close(net.translate(example, condition), net(example, source, target, noise))
 
 
 def test_a_residual_generator_starts_by_keeping_the_deviation() -> None:
@@ -89,7 +110,7 @@ def test_networks_depend_on_the_seed_alone_and_leave_the_global_state() -> None:
     torch.manual_seed(5)
     two, other = build_networks(shape, 1).state_dict(), build_networks(shape, 2).state_dict()
     assert all(torch.equal(one[name], two[name]) for name in one)
-    assert not torch.equal(one["novel_generator.input.weight"], other["novel_generator.input.weight"])
+    assert not torch.equal(one["novel_generator.of_example"], other["novel_generator.of_example"])
     torch.random.set_rng_state(before)
     build_networks(shape, 1)
     assert torch.equal(before, torch.random.get_rng_state())

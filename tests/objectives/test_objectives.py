@@ -7,7 +7,7 @@ import torch
 
 from cpaan.functional.covariance import covariance
 from cpaan.objectives.adversarial import fake_loss, fooling_loss, real_loss
-from cpaan.objectives.covariance import covariance_loss, heaviest_pairs
+from cpaan.objectives.covariance import covariance_loss, heaviest_pairs, left_out_bound
 from cpaan.objectives.cycle import cycle_loss
 
 GENERATOR = torch.Generator().manual_seed(0)
@@ -83,3 +83,21 @@ def test_heaviest_pairs_keep_the_total() -> None:
     kept, classes = heaviest_pairs(weights, 2)
     torch.testing.assert_close(kept.sum(1), weights.sum(1))
     assert classes.tolist() == [[2, 1], [0, 1]]
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_the_loss_of_the_heaviest_pairs_is_within_its_bound(seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    axes = torch.linalg.qr(torch.randn(6, 5, 4, generator=generator)).Q.mT
+    lengths = torch.rand(6, 4, 1, generator=generator).sort(dim=1, descending=True).values
+    factors = (axes * lengths * torch.tensor([0.1, 1.0, 3.0]).repeat(2)[:, None, None]).double()
+    synthetic = torch.randn(2, 30, 5, generator=generator).double() * 10 ** (seed % 3 - 1)
+    weights = torch.softmax(3 * torch.randn(2, 6, generator=generator), dim=-1).double()
+    ones = torch.ones(2, 30).double()
+    everything = covariance_loss(synthetic, ones, factors.unsqueeze(0), weights, m=2)
+    for number in range(1, 7):
+        kept, classes = heaviest_pairs(weights, number)
+        loss = covariance_loss(synthetic, ones, factors[classes], kept, m=2)
+        bound = float(left_out_bound(weights, number, factors, synthetic, m=2))
+        assert abs(float(loss - everything)) <= bound + 1e-9
+    assert bound == pytest.approx(0, abs=1e-12)  # nothing is left out

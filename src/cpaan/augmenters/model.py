@@ -1,17 +1,20 @@
 """A trained model: networks, the summary of the base classes, and how it makes examples of a novel class."""
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from cpaan.augmenters.summary import BaseSummary
+from cpaan.nn.generator import Condition
 from cpaan.nn.networks import Networks
 from cpaan.sampling.bank import draw_categories
 from cpaan.sampling.neighborhood import Neighborhood, make_neighborhood
 from cpaan.training.recipe import Recipe
 
-ROWS_AT_ONCE = 16_384
+# Examples that are made at a time: what stays in a processor's cache, or fills a GPU.
+CPU_ROWS, GPU_ROWS = 1024, 65_536
 
 
 @dataclass(frozen=True)
@@ -48,10 +51,18 @@ class Model:
         lenders = draw_categories(similarity, most, generator)
         wanted = torch.arange(most, device=number.device) < number.unsqueeze(1)
         targets = torch.arange(len(number), device=number.device).repeat_interleave(number)
-        made = [
-            self.networks.novel_generator(
-                self.base.draw(classes, generator), self.base.prototypes[classes], prototypes[rows]
-            )
-            for classes, rows in zip(lenders[wanted].split(ROWS_AT_ONCE), targets.split(ROWS_AT_ONCE), strict=True)
-        ]
-        return torch.cat(made)
+        rows = CPU_ROWS if number.device.type == "cpu" else GPU_ROWS
+        chunks = zip(lenders[wanted].split(rows), targets.split(rows), strict=True)
+        return torch.cat([*self._translated(prototypes, chunks, generator)])
+
+    def _translated(
+        self, prototypes: Tensor, chunks: Iterable[tuple[Tensor, Tensor]], generator: torch.Generator
+    ) -> Iterator[Tensor]:
+        """Translate an example of each given base class to the class of the given prototype, chunk after chunk."""
+        base, network = self.base, self.networks.novel_generator
+        # Of every class once, and not again with each of its examples.
+        from_source, to_target = network.from_source(base.prototypes), network.to_target(prototypes)
+        for classes, rows in chunks:
+            shift = prototypes[rows] - base.prototypes[classes] if network.residual else None
+            condition = Condition(from_source[classes] + to_target[rows], shift)
+            yield network.translate(base.draw(classes, generator), condition)

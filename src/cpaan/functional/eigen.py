@@ -19,7 +19,7 @@ from torch import Tensor
 
 from cpaan.errors import InputError
 
-__all__ = ["jacobi_eigh", "leading_eigenvectors", "small_eigh"]
+__all__ = ["fixed_block", "jacobi_eigh", "leading_eigenvectors", "signs_beyond_rounding", "small_eigh"]
 
 OVERSAMPLING = 14
 ITERATIONS = 3
@@ -45,9 +45,9 @@ def leading_eigenvectors(
 
     then Rayleigh–Ritz: :math:`Q^T M Q = W \Theta W^T`, :math:`U = Q W`. The filter is
     :math:`\frac{c^2}{2} T_2(M / c)`, T_2 being Chebyshev's polynomial: it is even, so that both signs of λ
-    converge alike, it flattens every abs λ ≤ c, and with c = 0 it is the plain power iteration. What an even
-    filter cannot do is to part more than q eigenvalues of one absolute value and both signs: there the sum of
-    abs Θ falls short.
+    converge alike, it flattens every abs λ ≤ c, and with c = 0 it is the plain power iteration, which the first
+    step is. Later steps take the least of the norms of MQ's columns for c. What an even filter cannot do is to part
+    more than q eigenvalues of one absolute value and both signs: there the sum of abs Θ falls short.
 
     Parameters
     ----------
@@ -90,18 +90,31 @@ def leading_eigenvectors(
         )
     m = min(m, dimension)
     Q = _start_block(dimension, min(m + oversampling, dimension), batch_shape, dtype, device, start)
-    tiny = torch.finfo(dtype).tiny
-    for _ in range(iterations):
+    scale = None  # of M, so that no square leaves the range of the type
+    for iteration in range(iterations):
         Z = apply(Q)
-        scale = Z.abs().amax((-2, -1), keepdim=True).clamp_min(tiny)
+        if scale is None:
+            scale = Z.abs().amax((-2, -1), keepdim=True).clamp_min(torch.finfo(dtype).tiny)
         Z = Z / scale
-        Q = _orthonormal(apply(Z) / scale - Q * (_least_diagonal(Z) / 2))
+        filtered = apply(Z) / scale
+        if iteration:  # before, the columns of Q are in no order, and c would be no estimate
+            c_squared = Z.square().sum(-2, keepdim=True).amin(-1, keepdim=True)
+            filtered = filtered - Q * (c_squared / 2)
+        Q = _orthonormal(filtered)
     Q = _orthonormal(Q)
     H = Q.mT @ apply(Q)
     theta, W = small_eigh((H + H.mT) / 2)
     order = theta.abs().argsort(dim=-1, descending=True, stable=True)[..., :m]
     W = W.gather(-1, order[..., None, :].expand(*W.shape[:-1], m))
     return theta.gather(-1, order), Q @ W
+
+
+def signs_beyond_rounding(theta: Tensor) -> Tensor:
+    """Return sign(λ) of eigenvalues (…, m), with 0 for what differs from zero by rounding alone."""
+    # NOTE[paper]: reading notes, row 11: sign(0) = 0, the shortest of the sub-gradients.
+    size = theta.abs()
+    rounding = 10 * torch.finfo(theta.dtype).eps * size.amax(-1, keepdim=True)
+    return theta.sign() * (size > rounding)
 
 
 def small_eigh(matrices: Tensor) -> tuple[Tensor, Tensor]:
@@ -217,7 +230,7 @@ def _start_block(
     device: torch.device | str,
     start: Tensor | None,
 ) -> Tensor:
-    block = _fixed_block(dimension, columns, dtype, torch.device(device)).expand(*batch_shape, dimension, columns)
+    block = fixed_block(dimension, columns, dtype, torch.device(device)).expand(*batch_shape, dimension, columns)
     if start is None:
         return block
     if start.shape[-2] != dimension:
@@ -230,23 +243,13 @@ def _start_block(
 
 
 @lru_cache(maxsize=64)
-def _fixed_block(dimension: int, columns: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Return an orthonormal block that favours no axis: Gaussian, from a generator of its own."""
+def fixed_block(dimension: int, columns: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Return a block that favours no axis: Gaussian, always the same, orthonormal unless it is wide."""
     generator = torch.Generator().manual_seed(0)
     block = torch.randn(dimension, columns, dtype=torch.float64, generator=generator)
-    Q: Tensor = torch.linalg.qr(block).Q
-    return Q.to(dtype=dtype, device=device)
-
-
-def _least_diagonal(Z: Tensor) -> Tensor:
-    """Return the square (…, 1, 1) of the least diagonal entry of R, Z = QR.
-
-    For Z = MQ it lies near abs λ_q, and below abs λ of the wanted pairs.
-    """
-    L, norms, shift = shifted_cholesky(Z.mT @ Z)
-    pivots = (L.diagonal(dim1=-2, dim2=-1).square() - shift).clamp_min(0) * norms.square()
-    least: Tensor = pivots.amin(-1)
-    return least[..., None, None]
+    if columns <= dimension:
+        block = torch.linalg.qr(block).Q
+    return block.to(dtype=dtype, device=device)
 
 
 def _orthonormal(Y: Tensor) -> Tensor:

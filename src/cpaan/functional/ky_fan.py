@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from cpaan.errors import InputError
-from cpaan.functional.eigen import OVERSAMPLING, leading_eigenvectors, shifted_cholesky
+from cpaan.functional.eigen import OVERSAMPLING, leading_eigenvectors, shifted_cholesky, signs_beyond_rounding
 
 __all__ = ["ky_fan_norm", "ky_fan_norm_of_difference"]
 
@@ -105,7 +105,7 @@ def ky_fan_norm_of_difference(left: Tensor, right: Tensor, m: int, solver: str =
     left, right = left.to(dtype), right.to(dtype)
     with torch.no_grad():
         theta, U = _eigenpairs_of_difference(left, right, batch, m, solver)
-        signs = _signs(theta)
+        signs = signs_beyond_rounding(theta)
     return (signs * (_times(left, U).square().sum(-2) - _times(right, U).square().sum(-2))).sum(-1)
 
 
@@ -119,7 +119,7 @@ class _KyFanNorm(torch.autograd.Function):
         pairs = [_eigenpairs(M + M.mT, m, exact) for M in parts]
         theta = torch.cat([values for values, _ in pairs]) / 2
         U = torch.cat([vectors for _, vectors in pairs])
-        signs = _signs(theta)
+        signs = signs_beyond_rounding(theta)
         ctx.save_for_backward(signs, U)
         ctx.shape = matrices.shape
         return (signs * theta).sum(-1).reshape(matrices.shape[:-2])
@@ -131,14 +131,6 @@ class _KyFanNorm(torch.autograd.Function):
         signs, U = ctx.saved_tensors
         weights = signs * grad_output.reshape(-1, 1)
         return ((U * weights[:, None, :]) @ U.mT).reshape(ctx.shape), None, None
-
-
-def _signs(theta: Tensor) -> Tensor:
-    """Return sign(λ), with 0 for what differs from zero by rounding alone."""
-    # NOTE[paper]: reading notes, row 11: sign(0) = 0, the shortest of the sub-gradients.
-    size = theta.abs()
-    rounding = 10 * torch.finfo(theta.dtype).eps * size.amax(-1, keepdim=True)
-    return theta.sign() * (size > rounding)
 
 
 def _eigenpairs(M: Tensor, m: int, exact: bool) -> tuple[Tensor, Tensor]:

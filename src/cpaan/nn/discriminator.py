@@ -2,7 +2,7 @@
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import leaky_relu, log_softmax
+from torch.nn.functional import leaky_relu, linear, log_softmax
 
 
 class Discriminator(nn.Module):
@@ -36,9 +36,12 @@ class Discriminator(nn.Module):
 
     def forward(self, examples: Tensor, prototypes: Tensor) -> Tensor:
         """Give log-probabilities of shape (…, classes + 1); the last column is "fake"."""
-        hidden = leaky_relu(self.input(examples * self.gain), self.negative_slope)
+        if self.gain != 1:
+            examples, prototypes = examples * self.gain, prototypes * self.gain
+        hidden = leaky_relu(self.input(examples), self.negative_slope)
         hidden = leaky_relu(self.hidden(hidden), self.negative_slope)
-        weights = self.of_prototype(prototypes * self.gain)
         # As in attention: a product of two vectors of unit entries grows with the root of their length.
-        logits = hidden @ weights.mT * weights.shape[-1] ** -0.5
-        return log_softmax(torch.cat([logits, self.of_fake(hidden)], dim=-1), dim=-1)
+        weights = self.of_prototype(prototypes) * self.of_prototype.out_features**-0.5
+        # The class weights and that of "fake" as one matrix: one product, and nothing to put together behind it.
+        bias = torch.cat([weights.new_zeros(weights.shape[-2]), self.of_fake.bias])
+        return log_softmax(linear(hidden, torch.cat([weights, self.of_fake.weight], dim=-2), bias), dim=-1)

@@ -1,7 +1,16 @@
 """Generators: translate an example of a source class into a target class, both given by their prototypes."""
 
+from typing import NamedTuple
+
 from torch import Tensor, nn
 from torch.nn.functional import leaky_relu, linear
+
+
+class Condition(NamedTuple):
+    """What a translation has in common with others between the same classes and with the same noise."""
+
+    hidden: Tensor  # what the prototypes and the noise add to the first hidden layer
+    shift: Tensor | None  # l_target − l_source, where the generator is residual
 
 
 class Generator(nn.Module):
@@ -9,7 +18,8 @@ class Generator(nn.Module):
 
     Inputs broadcast against each other in their leading dimensions. The first layer is linear in each input, so it is
     applied to each of them as it comes and only its outputs are broadcast: a table of N target classes × M examples
-    costs N + M first-layer products instead of N · M.
+    costs N + M first-layer products instead of N · M. What depends on the classes alone, a `Condition`, can be kept
+    for the way back of a cycle.
 
     Parameters
     ----------
@@ -39,9 +49,13 @@ class Generator(nn.Module):
         negative_slope: float = 0.1,
     ) -> None:
         super().__init__()
-        self.sizes = [dimension, dimension, dimension, noise_dimension]
         self.residual, self.gain, self.negative_slope = residual, gain, negative_slope
-        self.input = nn.Linear(sum(self.sizes), width)
+        together = nn.Linear(3 * dimension + noise_dimension, width)
+        sizes = [dimension, dimension, dimension, noise_dimension]
+        parts = [nn.Parameter(part.contiguous()) for part in together.weight.detach().split(sizes, dim=1)]
+        self.of_example, self.of_source, self.of_target = parts[:3]
+        self.of_noise = parts[3] if noise_dimension else None
+        self.bias = nn.Parameter(together.bias.detach())
         self.hidden = nn.Linear(width, width)
         self.output = nn.Linear(width, dimension)
         if residual:
@@ -50,15 +64,31 @@ class Generator(nn.Module):
 
     def forward(self, example: Tensor, source: Tensor, target: Tensor, noise: Tensor | None = None) -> Tensor:
         """Translate `example` of the class with prototype `source` to the class with prototype `target`."""
-        of_example, of_source, of_target, of_noise = self.input.weight.split(self.sizes, dim=1)
-        hidden = (
-            linear(example * self.gain, of_example, self.input.bias)
-            + linear(source * self.gain, of_source)
-            + linear(target * self.gain, of_target)
-        )
-        if noise is not None:
-            hidden = hidden + linear(noise, of_noise)
-        hidden = leaky_relu(hidden, self.negative_slope)
-        hidden = leaky_relu(self.hidden(hidden), self.negative_slope)
-        made: Tensor = self.output(hidden) / self.gain
-        return target + (example - source) + made if self.residual else made
+        return self.translate(example, self.condition(source, target, noise))
+
+    def condition(self, source: Tensor, target: Tensor, noise: Tensor | None = None) -> Condition:
+        """Do once what several translations between the same classes share."""
+        hidden = self.from_source(source) + self.to_target(target)
+        if noise is not None and self.of_noise is not None:
+            hidden = hidden + linear(noise, self.of_noise)
+        return Condition(hidden, target - source if self.residual else None)
+
+    def from_source(self, source: Tensor) -> Tensor:
+        """Give what source classes add to the first hidden layer."""
+        return linear(self._gained(source), self.of_source)
+
+    def to_target(self, target: Tensor) -> Tensor:
+        """Give what target classes add to the first hidden layer."""
+        return linear(self._gained(target), self.of_target, self.bias)
+
+    def translate(self, example: Tensor, condition: Condition) -> Tensor:
+        """Translate `example` between the classes of the condition."""
+        hidden = linear(self._gained(example), self.of_example) + condition.hidden
+        hidden = self.hidden(leaky_relu(hidden, self.negative_slope))
+        made: Tensor = self.output(leaky_relu(hidden, self.negative_slope))
+        if self.gain != 1:
+            made = made / self.gain
+        return made if condition.shift is None else made + example + condition.shift
+
+    def _gained(self, features: Tensor) -> Tensor:
+        return features if self.gain == 1 else features * self.gain

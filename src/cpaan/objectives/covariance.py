@@ -3,7 +3,7 @@
 from torch import Tensor
 
 from cpaan.functional.covariance import deviation_factor
-from cpaan.functional.ky_fan import ky_fan_norm_of_difference
+from cpaan.functional.covariance_distance import covariance_distance
 
 
 def heaviest_pairs(class_weights: Tensor, number: int) -> tuple[Tensor, Tensor]:
@@ -26,9 +26,34 @@ def heaviest_pairs(class_weights: Tensor, number: int) -> tuple[Tensor, Tensor]:
     return kept * (class_weights.sum(-1, keepdim=True) / kept.sum(-1, keepdim=True)), classes
 
 
-def covariance_loss(
-    synthetic: Tensor, counted: Tensor, base_factors: Tensor, weights: Tensor, m: int, solver: str = "auto"
-) -> Tensor:
+def left_out_bound(class_weights: Tensor, number: int, base_factors: Tensor, synthetic: Tensor, m: int) -> Tensor:
+    """Bound how far the loss of the heaviest pairs can be from that of all pairs.
+
+    With α summing to 1, κ of it kept and every distance d(b, n) at most ‖[Σ_x]_m‖ + tr Σ_G, by the triangle inequality,
+
+    mean over kept, weighed by α / κ, − Σ_b α d ≤ (1 − κ) max over b of d(b, n), and the same below.
+
+    Parameters
+    ----------
+    class_weights : Tensor of shape (N, C)
+    number : base classes kept for each novel class
+    base_factors : Tensor of shape (C, r, D), rows orthogonal, the longest first
+    synthetic : Tensor of shape (N, M, D)
+    m : number of singular values
+
+    >>> import torch
+    >>> weights = torch.tensor([[0.9, 0.1]])
+    >>> left_out_bound(weights, 1, torch.eye(2).expand(2, 2, 2), torch.zeros(1, 4, 2), m=1).round(decimals=3)
+    tensor(0.1000)
+    """
+    total = class_weights.sum(-1)
+    lost = total - class_weights.topk(number, dim=-1).values.sum(-1)
+    largest = base_factors[:, :m].square().sum((-2, -1)).amax()
+    variance = deviation_factor(synthetic).square().sum((-2, -1))
+    return (lost * (largest + variance)).mean()
+
+
+def covariance_loss(synthetic: Tensor, counted: Tensor, base_factors: Tensor, weights: Tensor, m: int) -> Tensor:
     """E over y_n of Σ_b α(y_b, y_n) ‖[Σ_x(y_b) − Σ_G(y_n)]_m‖, the Ky Fan m-norm of covariance differences.
 
     Σ_G is the covariance of all synthetic examples of y_n about their centroid, the pseudo-prototype.
@@ -39,16 +64,14 @@ def covariance_loss(
     counted : Tensor of shape (N, M)
         Whether a synthetic example stands for its class: 0 where the base class is not related to it.
     base_factors : Tensor of shape (N or 1, P, r, D)
-        Factors of the base covariances that each novel class is compared with.
+        Factors of the base covariances that each novel class is compared with; rows are orthogonal, the longest first.
     weights : Tensor of shape (N, P)
     m : number of singular values
-    solver : see `cpaan.functional.ky_fan.ky_fan_norm`
 
     >>> import torch
     >>> still = torch.zeros(1, 4, 2)
-    >>> covariance_loss(still, torch.ones(1, 4), torch.eye(2).view(1, 1, 2, 2), torch.ones(1, 1), m=1)
+    >>> covariance_loss(still, torch.ones(1, 4), torch.eye(2).view(1, 1, 2, 2), torch.ones(1, 1), m=1).round(decimals=3)
     tensor(1.)
     """
-    synthetic_factors = deviation_factor(synthetic, counted).unsqueeze(1)
-    distances = ky_fan_norm_of_difference(base_factors, synthetic_factors, m, solver)
+    distances = covariance_distance(base_factors, deviation_factor(synthetic, counted), m)
     return (weights * distances).sum(-1).mean()

@@ -23,19 +23,26 @@ class History:
 
     episodes: list[int] = field(default_factory=list)
     losses: dict[str, list[float]] = field(default_factory=dict)
-    _sums: dict[str, Tensor] = field(default_factory=dict, repr=False)
-    _steps: int = field(default=0, repr=False)
+    _names: tuple[str, ...] = field(default=(), repr=False)
+    _sums: Tensor = field(default_factory=lambda: torch.zeros(1), repr=False)  # of the terms, then the number of steps
 
     def add(self, losses: dict[str, Tensor]) -> None:
-        """Add the losses of one step."""
-        for name, value in losses.items():
-            self._sums[name] = self._sums[name] + value if name in self._sums else value
-        self._steps += 1
+        """Add the losses of one step; a step after the first adds in place, as a captured graph must."""
+        values = [*losses.values()]
+        step = torch.stack([*values, values[0].new_ones(())])
+        if self._names == tuple(losses) and self._sums.device == step.device:
+            self._sums.add_(step)
+        else:
+            before = dict(zip(self._names, self._sums.tolist(), strict=False))
+            steps = self._sums[-1].item()
+            self._names = tuple(losses)
+            self._sums = step + step.new_tensor([*(before.get(name, 0.0) for name in losses), steps])
 
     def state(self) -> dict[str, Any]:
         """Give everything as JSON can hold it, what was added since the last logging step included."""
-        sums = {name: value.item() for name, value in self._sums.items()}
-        return {"episodes": self.episodes, "losses": self.losses, "sums": sums, "steps": self._steps}
+        *sums, steps = self._sums.tolist()
+        named = dict(zip(self._names, sums, strict=True))
+        return {"episodes": self.episodes, "losses": self.losses, "sums": named, "steps": int(steps)}
 
     @classmethod
     def from_state(cls, state: dict[str, Any]) -> "History":
@@ -46,14 +53,15 @@ class History:
         >>> History.from_state(history.state()).log(1)
         {'cycle': 1.0}
         """
-        sums = {name: torch.tensor(value) for name, value in state["sums"].items()}
-        return cls(list(state["episodes"]), dict(state["losses"]), sums, state["steps"])
+        sums = torch.tensor([*state["sums"].values(), state["steps"]], dtype=torch.float32)
+        return cls(list(state["episodes"]), dict(state["losses"]), tuple(state["sums"]), sums)
 
     def log(self, episode: int) -> dict[str, float]:
         """Close a logging step and give its means."""
-        means = dict(zip(self._sums, (torch.stack([*self._sums.values()]) / self._steps).tolist(), strict=True))
+        *sums, steps = self._sums.tolist()
+        means = {name: total / steps for name, total in zip(self._names, sums, strict=True)}
         self.episodes.append(episode)
         for name, mean in means.items():
             self.losses.setdefault(name, []).append(mean)
-        self._sums, self._steps = {}, 0
+        self._sums.zero_()
         return means

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from cpaan.nn.discriminator import Discriminator
+from cpaan.nn.generator import Condition
 from cpaan.nn.networks import Networks
 from cpaan.objectives.adversarial import fake_loss, fooling_loss, real_loss
 from cpaan.objectives.covariance import covariance_loss, heaviest_pairs
@@ -24,12 +26,12 @@ class Pairs:
     """An episode's table of pairs, ready to broadcast, and its translations in both directions."""
 
     novel: Tensor  # (N, M, D) shots, one for each pair
-    novel_prototype: Tensor  # (N, 1, D)
     novel_label: Tensor  # (N, 1)
-    base_prototype: Tensor  # (N or 1, M, D)
-    noise: Tensor | None  # (N, M, Z)
     to_novel: Tensor  # (N, M, D), G_n(y_n; x_b, y_b)
+    way_there: Condition  # of G_n, from y_b to y_n
+    noise: Tensor | None  # (N, M, Z)
     to_base: Tensor | None  # (N, M, D), G_b(y_b; x_n, y_n, z)
+    way_back: Condition | None  # of G_b, from y_n to y_b with z
 
 
 class TrainingStep:
@@ -73,27 +75,29 @@ class TrainingStep:
         novel = episode.novel_examples[:, torch.arange(m, device=episode.weights.device) % k]
         novel_prototype = episode.novel_prototypes.unsqueeze(1)
         base_prototype = episode.base_prototypes[episode.base_labels]
-        to_novel = self.networks.novel_generator(episode.base_examples, base_prototype, novel_prototype)
-        noise = to_base = None
-        if self.networks.base_generator is not None and self.networks.noise is not None:
+        networks = self.networks
+        way_there = networks.novel_generator.condition(base_prototype, novel_prototype)
+        to_novel = networks.novel_generator.translate(episode.base_examples, way_there)
+        noise = to_base = way_back = None
+        if networks.base_generator is not None and networks.noise is not None:
             # NOTE[paper]: the way back takes the same (y_n, y_b) pairs, with the same weights.
-            noise = self.networks.noise((n, m), generator)
-            to_base = self.networks.base_generator(novel, novel_prototype, base_prototype, noise)
+            noise = networks.noise((n, m), generator)
+            way_back = networks.base_generator.condition(novel_prototype, base_prototype, noise)
+            to_base = networks.base_generator.translate(novel, way_back)
         label = torch.arange(n, device=novel.device).unsqueeze(1)
-        return Pairs(novel, novel_prototype, label, base_prototype, noise, to_novel, to_base)
+        return Pairs(novel, label, to_novel, way_there, noise, to_base, way_back)
 
     def discriminator_losses(self, episode: Episode, pairs: Pairs) -> Losses:
         """Give the real and the fake terms of both games, with the translations held fixed."""
-        novel_discriminator = self.networks.novel_discriminator
-        real = novel_discriminator(episode.novel_examples, episode.novel_prototypes)
-        fake = novel_discriminator(pairs.to_novel.detach(), episode.novel_prototypes)
+        networks, made = self.networks, pairs.to_novel.detach()
+        real, fake = judge(networks.novel_discriminator, episode.novel_examples, made, episode.novel_prototypes)
         losses = {
             "discriminator_novel_real": real_loss(real, pairs.novel_label),
             "discriminator_novel_fake": fake_loss(fake, episode.weights),
         }
-        if self.networks.base_discriminator is not None and pairs.to_base is not None:
-            real = self.networks.base_discriminator(episode.base_examples, episode.base_prototypes)
-            fake = self.networks.base_discriminator(pairs.to_base.detach(), episode.base_prototypes)
+        if networks.base_discriminator is not None and pairs.to_base is not None:
+            made = pairs.to_base.detach()
+            real, fake = judge(networks.base_discriminator, episode.base_examples, made, episode.base_prototypes)
             losses["discriminator_base_real"] = real_loss(real, episode.base_labels)
             losses["discriminator_base_fake"] = fake_loss(fake, episode.weights)
         return losses
@@ -105,12 +109,11 @@ class TrainingStep:
         losses = {"adversarial_novel": fooling_loss(believed, pairs.novel_label, weights)}
         if networks.base_generator is not None and networks.base_discriminator is not None:
             assert pairs.to_base is not None
+            assert pairs.way_back is not None
             believed = networks.base_discriminator(pairs.to_base, episode.base_prototypes)
             losses["adversarial_base"] = fooling_loss(believed, episode.base_labels, weights)
-            base_again = networks.base_generator(
-                pairs.to_novel, pairs.novel_prototype, pairs.base_prototype, pairs.noise
-            )
-            novel_again = networks.novel_generator(pairs.to_base, pairs.base_prototype, pairs.novel_prototype)
+            base_again = networks.base_generator.translate(pairs.to_novel, pairs.way_back)
+            novel_again = networks.novel_generator.translate(pairs.to_base, pairs.way_there)
             losses["cycle_base"] = cycle_loss(base_again, episode.base_examples, weights)
             losses["cycle_novel"] = cycle_loss(novel_again, pairs.novel, weights)
         if self.variant.covariance:
@@ -131,12 +134,16 @@ class TrainingStep:
         return covariance_loss(pairs.to_novel, counted, factors, weights, self.recipe.ky_fan_rank)
 
     def _weighted(self, losses: Losses) -> Losses:
-        factors = {
-            "cycle_base": self.recipe.cycle_weight,
-            "cycle_novel": self.recipe.cycle_weight,
-            "covariance": self.recipe.covariance_weight,
-        }
-        return {name: factors.get(name, 1.0) * loss for name, loss in losses.items()}
+        cycle, covariance = self.recipe.cycle_weight, self.recipe.covariance_weight
+        factors = {"cycle_base": cycle, "cycle_novel": cycle, "covariance": covariance}
+        return losses | {name: factor * losses[name] for name, factor in factors.items() if name in losses}
+
+
+def judge(discriminator: Discriminator, real: Tensor, made: Tensor, prototypes: Tensor) -> tuple[Tensor, Tensor]:
+    """Give log-probabilities of real and of made examples, both (…, …, D), from one pass over all of them."""
+    rows = [real.flatten(0, 1), made.flatten(0, 1)]
+    of_real, of_made = discriminator(torch.cat(rows), prototypes).split([len(part) for part in rows])
+    return of_real.unflatten(0, real.shape[:2]), of_made.unflatten(0, made.shape[:2])
 
 
 def update(optimizer: torch.optim.Optimizer, loss: Tensor, parameters: list[torch.nn.Parameter]) -> None:

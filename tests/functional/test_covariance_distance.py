@@ -1,0 +1,121 @@
+"""Distances of covariances against singular values from NumPy, their gradient against finite differences."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from cpaan.functional.covariance import deviation_factor, leading_rows
+from cpaan.functional.covariance_distance import covariance_distance, eigenpairs_of_difference
+
+FEATURES = Path(__file__).parents[2].parent / "shared" / "data" / "features" / "tiny-imagenet-resnet10.npz"
+
+
+def normal(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> Tensor:
+    return torch.randn(*shape, dtype=dtype, generator=torch.Generator().manual_seed(seed))
+
+
+def factors(N: int, P: int, r: int, D: int, seed: int = 0) -> Tensor:
+    """Factors with orthogonal rows whose lengths fall."""
+    axes: Tensor = torch.linalg.qr(normal(N, P, D, r, seed=seed)).Q.mT
+    return axes * (0.8 ** torch.arange(r, dtype=torch.float64)).unsqueeze(-1)
+
+
+def reference(base: Tensor, samples: Tensor, m: int) -> Tensor:
+    """Singular values of one difference after the other."""
+    found = torch.zeros(len(samples), base.shape[1], dtype=torch.float64)
+    for n, G in enumerate(samples.double().numpy()):
+        for p in range(base.shape[1]):
+            F = base[n if len(base) > 1 else 0, p].double().numpy()
+            found[n, p] = np.linalg.svd(F.T @ F - G.T @ G, compute_uv=False)[:m].sum()
+    return found
+
+
+# In the space of the rows where 2 (r + s) ≤ D, or else in that of the features.
+SHAPES = [(5, 4, 40), (5, 4, 12), (1, 1, 4), (8, 3, 8), (3, 9, 8)]
+
+
+@pytest.mark.parametrize("m", [1, 3, 10])
+@pytest.mark.parametrize(("r", "s", "D"), SHAPES)
+@pytest.mark.parametrize("shared", [False, True])
+def test_distances_are_sums_of_singular_values(r: int, s: int, D: int, m: int, shared: bool) -> None:
+    base, samples = factors(1 if shared else 3, 2, r, D), normal(3, s, D, seed=1) / D**0.5
+    torch.testing.assert_close(covariance_distance(base, samples, m), reference(base, samples, m), rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.parametrize(("r", "s", "D"), SHAPES)
+@pytest.mark.parametrize("m", [1, 3])
+def test_gradcheck(r: int, s: int, D: int, m: int) -> None:
+    base, samples = factors(2, 2, r, D), (normal(2, s, D, seed=1) / D**0.5).requires_grad_()
+    assert torch.autograd.gradcheck(lambda G: covariance_distance(base, G, m), (samples,), atol=1e-5)
+
+
+@pytest.mark.parametrize("D", [8, 60])
+def test_no_gradient_flows_to_the_base(D: int) -> None:
+    base = factors(1, 2, 4, D).requires_grad_()
+    samples = normal(1, 3, D).requires_grad_()
+    covariance_distance(base, samples, 2).sum().backward()
+    assert base.grad is None
+    assert samples.grad is not None
+
+
+@pytest.mark.parametrize("scale", [1e-15, 1.0, 1e15])
+@pytest.mark.parametrize("D", [30, 300])
+def test_units_do_not_matter(scale: float, D: int) -> None:
+    base, samples = factors(2, 2, 20, D).float(), normal(2, 10, D, seed=1).float() / D**0.5
+    expected = covariance_distance(base, samples, 4)
+    found = covariance_distance(base * scale, samples * scale, 4) / scale / scale
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("D", [30, 300])
+def test_vanishing_equal_and_dependent_factors(D: int, dtype: torch.dtype) -> None:
+    base = factors(1, 1, 20, D).to(dtype)
+    zero = torch.zeros(1, 10, D, dtype=dtype)
+    cases = {
+        "nothing made": (base, zero),
+        "nothing known": (torch.zeros_like(base), base[0, :, :10]),
+        "neither": (torch.zeros_like(base), zero),
+        "made along known axes": (base, base[0, :, :10] * 0.5),
+        "equal": (base[:, :, :10], base[0, :, :10]),
+        "one example again and again": (base, normal(1, 1, D).to(dtype).expand(1, 10, D)),
+        "padded with zeros": (torch.nn.functional.pad(base, (0, 0, 0, 6)), normal(1, 10, D).to(dtype)),
+    }
+    for name, (F, G) in cases.items():
+        leaf = G.clone().requires_grad_()
+        found = covariance_distance(F, leaf, 5)
+        found.sum().backward()
+        assert leaf.grad is not None
+        assert bool(leaf.grad.isfinite().all()), name
+        size = float(F.square().sum() + G.square().sum())
+        error = float((found.detach().double() - reference(F, G, 5)).abs().max())
+        assert error <= 1e-4 * float(found.detach().max()) + 2e-5 * size, name
+
+
+def real_classes(rank: int, examples: int) -> tuple[Tensor, Tensor]:
+    if not FEATURES.exists():
+        pytest.skip(f"needs {FEATURES.name}")
+    with np.load(FEATURES) as bank:
+        features, labels = torch.tensor(bank["features"]).float(), torch.tensor(bank["labels"])
+    classes = [features[labels == label] for label in range(24)]
+    base = torch.stack([leading_rows(deviation_factor(x), rank) for x in classes[:20]]).reshape(5, 4, rank, -1)
+    return base, torch.stack([deviation_factor(x[:examples]) for x in [*classes[20:], classes[0]]])
+
+
+@pytest.mark.parametrize(("rank", "examples"), [(64, 40), (64, 300), (300, 40)])
+@pytest.mark.parametrize("size", [0.3, 1.0])
+def test_on_real_features_the_value_is_within_a_thousandth_and_the_subgradient_feasible(
+    rank: int, examples: int, size: float
+) -> None:
+    base, samples = real_classes(rank, examples)
+    samples = size * samples
+    expected = reference(base, samples, 10)
+    assert float((covariance_distance(base, samples, 10) / expected - 1).abs().max()) < 1e-3
+    theta, U = (found.double() for found in eigenpairs_of_difference(base, samples, 10))
+    S = (U * theta.sign().unsqueeze(-2)) @ U.mT  # of rank 10 at most
+    M = base.double().mT @ base.double() - (samples.double().mT @ samples.double()).unsqueeze(1)
+    assert float(torch.linalg.matrix_norm(S, 2).max()) < 1 + 1e-4
+    assert bool(((S * M).sum((-2, -1)) > 0.999 * expected).all())
