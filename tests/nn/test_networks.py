@@ -78,7 +78,8 @@ def test_discriminator_follows_the_order_of_its_classes() -> None:
 
 
 def test_gaussian_noise_is_standard_normal() -> None:
-    z = GaussianNoise(3)((20_000,), seeded())
+    noise = GaussianNoise(3)
+    z = noise(noise.draw((20_000,), seeded()))
     torch.testing.assert_close(z.mean(0), torch.zeros(3), rtol=0, atol=0.03)
     torch.testing.assert_close(z.T.cov(), torch.eye(3), rtol=0, atol=0.03)
 
@@ -86,7 +87,7 @@ def test_gaussian_noise_is_standard_normal() -> None:
 def test_mixture_noise_has_the_moments_of_its_components_and_trains_them() -> None:
     noise = MixtureNoise(2, components=3)
     noise.sigma.data[0] *= -1  # a negative σ is as good as a positive one
-    z = noise((200_000,), seeded())
+    z = noise(noise.draw((200_000,), seeded()))
     mean = noise.mu.mean(0)
     second = (noise.mu.square() + noise.sigma.square()).mean(0)
     torch.testing.assert_close(z.mean(0), mean, rtol=0, atol=0.01)

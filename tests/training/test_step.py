@@ -55,7 +55,12 @@ def slow_losses(step: TrainingStep, episode: Episode, noise: Tensor) -> dict[str
     assert networks.base_discriminator is not None
     n_novel, n_shots, _ = episode.novel_examples.shape
     n_pairs = episode.weights.shape[1]
-    terms = dict.fromkeys(("real", "fake", "fool", "base_fake", "base_fool", "cycle_base", "cycle_novel"), 0.0)
+    names = ("real", "fake", "fool", "base_real", "base_fake", "base_fool", "cycle_base", "cycle_novel")
+    terms = dict.fromkeys(names, 0.0)
+    n_real = episode.base_labels.numel()
+    for x_b, b in zip(episode.base_examples.reshape(n_real, -1), episode.base_labels.flatten(), strict=True):
+        score = networks.base_discriminator(x_b, episode.base_prototypes)
+        terms["base_real"] -= float(score[b]) / n_real
     covariances = 0.0
     for n in range(n_novel):
         l_n = episode.novel_prototypes[n]
@@ -99,13 +104,14 @@ def test_losses_are_the_printed_ones(pairing: str, hard: bool) -> None:
     sampler = make_sampler(pairing=pairing, hard=hard)
     step = make_step("ccov-gan", sampler)
     episode = sampler.draw(torch.Generator().manual_seed(3))
-    translated = step.translate(episode, torch.Generator().manual_seed(4))
+    translated = step.translate(episode, step.draw_noise(episode, torch.Generator().manual_seed(4)))
     found = step.discriminator_losses(episode, translated) | step.generator_losses(episode, translated)
     assert translated.noise is not None
     slow = slow_losses(step, episode, translated.noise)
     names = {
         "discriminator_novel_real": "real",
         "discriminator_novel_fake": "fake",
+        "discriminator_base_real": "base_real",
         "discriminator_base_fake": "base_fake",
         "adversarial_novel": "fool",
         "adversarial_base": "base_fool",
@@ -174,7 +180,8 @@ def test_losses_on_the_gpu_are_those_on_the_cpu() -> None:
     sampler = make_sampler()
     step, other = make_step("ccov-gan", sampler), make_step("ccov-gan", make_sampler("cuda"))
     episode = sampler.draw(torch.Generator().manual_seed(3))
-    pairs = step.translate(episode, torch.Generator().manual_seed(4))
+    noise = step.draw_noise(episode, torch.Generator().manual_seed(4))
+    pairs = step.translate(episode, noise)
     moved = Episode(**{name: value.cuda() for name, value in vars(episode).items()})
     moved_pairs = type(pairs)(**{name: value.cuda() for name, value in vars(pairs).items()})
     here, there = step.generator_losses(episode, pairs), other.generator_losses(moved, moved_pairs)

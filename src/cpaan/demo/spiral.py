@@ -74,7 +74,7 @@ def translate_back(augmenter: CPAAN, split: LowShotSplit, made: FeatureSet, seed
     arms = draw_categories(torch.ones(split.base.n_classes), len(points), generator)
     source, target = novel_prototypes[labels], base_prototypes[arms]
     if model.networks.base_generator is not None and model.networks.noise is not None:
-        noise = model.networks.noise((len(points),), generator)
+        noise = model.networks.noise(model.networks.noise.draw((len(points),), generator))
         returned = model.networks.base_generator(points, source, target, noise)
     else:
         returned = model.networks.novel_generator(points, source, target)

@@ -11,6 +11,7 @@ from torch import Tensor
 from cpaan.nn.discriminator import Discriminator
 from cpaan.nn.generator import Condition
 from cpaan.nn.networks import Networks
+from cpaan.nn.noise import Draw
 from cpaan.objectives.adversarial import fake_loss, fooling_loss, real_loss
 from cpaan.objectives.covariance import covariance_loss, heaviest_pairs
 from cpaan.objectives.cycle import cycle_loss
@@ -60,14 +61,23 @@ class TrainingStep:
 
     def __call__(self, episode: Episode, generator: torch.Generator) -> Losses:
         """Train on one episode; gives the loss terms, detached."""
-        pairs = self.translate(episode, generator)
+        return self.train_on(episode, self.draw_noise(episode, generator))
+
+    def draw_noise(self, episode: Episode, generator: torch.Generator) -> Draw | None:
+        """Draw the noise of an episode, where the variant has any."""
+        noise = self.networks.noise
+        return None if noise is None else noise.draw(tuple(episode.weights.shape), generator)
+
+    def train_on(self, episode: Episode, noise: Draw | None) -> Losses:
+        """Train on one episode with given noise; nothing is random any more."""
+        pairs = self.translate(episode, noise)
         losses = self.discriminator_losses(episode, pairs)
         update(self.discriminator_optimizer, sum_of(losses), self.discriminator_parameters)
         generator_losses = self.generator_losses(episode, pairs)
         update(self.generator_optimizer, sum_of(self._weighted(generator_losses)), self.generator_parameters)
         return {name: loss.detach() for name, loss in (losses | generator_losses).items()}
 
-    def translate(self, episode: Episode, generator: torch.Generator) -> Pairs:
+    def translate(self, episode: Episode, draw: Draw | None) -> Pairs:
         """Translate every pair of the episode, in both directions where the variant has two."""
         n, k, _ = episode.novel_examples.shape
         m = episode.base_labels.shape[1]
@@ -79,9 +89,9 @@ class TrainingStep:
         way_there = networks.novel_generator.condition(base_prototype, novel_prototype)
         to_novel = networks.novel_generator.translate(episode.base_examples, way_there)
         noise = to_base = way_back = None
-        if networks.base_generator is not None and networks.noise is not None:
+        if networks.base_generator is not None and networks.noise is not None and draw is not None:
             # NOTE[paper]: the way back takes the same (y_n, y_b) pairs, with the same weights.
-            noise = networks.noise((n, m), generator)
+            noise = networks.noise(draw)
             way_back = networks.base_generator.condition(novel_prototype, base_prototype, noise)
             to_base = networks.base_generator.translate(novel, way_back)
         label = torch.arange(n, device=novel.device).unsqueeze(1)
