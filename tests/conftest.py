@@ -4,7 +4,7 @@ import pytest
 import torch
 from hypothesis import settings
 
-# The same examples in every run, so that a change is judged by what it changes; HYPOTHESIS_PROFILE=explore draws others.
+# The same examples in every run: a change is judged by what it changes. HYPOTHESIS_PROFILE=explore draws others.
 settings.register_profile("steady", derandomize=True)
 settings.register_profile("explore", derandomize=False)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "steady"))

@@ -2,6 +2,7 @@
 
 import os
 import pickle
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -236,3 +237,13 @@ def test_development_files(name: str, dimension: int, n_classes: int, rows: tupl
     assert bank.train.n_classes == n_classes
     assert bank.train.classes == bank.test.classes
     assert bank.train.features.dtype == np.float16
+
+
+@pytest.mark.parametrize("header", ["{'descr': '<f4', 'shape': (2, 2", "{'descr': '\0'", "(" * 5000, "\n  x\n y"])
+def test_a_header_that_is_no_literal_is_damage(tmp_path: Path, header: str) -> None:
+    path = tmp_path / "trees.npz"
+    content = b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header.encode()
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("features.npy", content)
+    with pytest.raises(InputError, match=r"trees\.npz"):
+        read_features(path)

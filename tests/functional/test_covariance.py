@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from cpaan.functional.covariance import covariance, deviation_factor, truncated_factor
+from cpaan.functional.covariance import covariance, deviation_factor, quick_truncated_factors, truncated_factor
 
 
 def test_covariance_is_the_population_covariance() -> None:
@@ -42,3 +42,36 @@ def test_truncated_factor_is_the_best_of_its_rank(n: int, rank: int) -> None:
     values, vectors = np.linalg.eigh(np.cov(x.numpy().T, bias=True))
     best = (vectors[:, -rank:] * values[-rank:]) @ vectors[:, -rank:].T
     np.testing.assert_allclose(factor.T @ factor, best, atol=1e-10)
+
+
+@pytest.mark.parametrize("sizes", [[3, 2], [30, 17, 1], [80, 79, 5]])
+@pytest.mark.parametrize("rank", [2, 6, 50])
+def test_quick_factors_of_all_variance_are_those_of_the_covariance(sizes: list[int], rank: int) -> None:
+    generator = torch.Generator().manual_seed(0)
+    classes = [torch.randn(n, 6, generator=generator, dtype=torch.double) for n in sizes]
+    factors = quick_truncated_factors(classes, rank)
+    assert factors.shape == (len(sizes), rank, 6)
+    for examples, factor in zip(classes, factors, strict=True):
+        values, vectors = np.linalg.eigh(np.cov(examples.numpy().T, bias=True).reshape(6, 6))
+        best = (vectors[:, -rank:] * values[-rank:]) @ vectors[:, -rank:].T
+        np.testing.assert_allclose(factor.T @ factor, best, atol=1e-10)
+
+
+@pytest.mark.parametrize("n", [90, 200])
+@pytest.mark.parametrize("decay", [0.5, 1.0, 3.0])
+@pytest.mark.parametrize("scale", [1e-4, 1.0, 1e4])
+def test_quick_factors_lose_hardly_any_variance(n: int, decay: float, scale: float) -> None:
+    generator = torch.Generator().manual_seed(0)
+    spectrum = scale * torch.arange(1, 121) ** -decay
+    classes = [torch.randn(n, 120, generator=generator) * spectrum for _ in range(3)]
+    quick = quick_truncated_factors(classes, 10)
+    exact = torch.stack([truncated_factor(examples, 10) for examples in classes])
+    shares = quick.square().sum((1, 2)) / exact.square().sum((1, 2))
+    assert shares.min() > 0.998
+    assert shares.max() < 1 + 1e-5
+
+
+def test_quick_factors_of_classes_that_do_not_vary_are_zero() -> None:
+    factors = quick_truncated_factors([torch.ones(40, 30), torch.ones(3, 30)], 5)
+    assert torch.isfinite(factors).all()
+    assert factors.abs().max() < 1e-6

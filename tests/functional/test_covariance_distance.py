@@ -95,6 +95,16 @@ def test_vanishing_equal_and_dependent_factors(D: int, dtype: torch.dtype) -> No
         assert error <= 1e-4 * float(found.detach().max()) + 2e-5 * size, name
 
 
+def test_rows_that_are_rounding_do_not_count() -> None:
+    # Rotated factors of a class with few examples end in rows of rounding errors, which are orthogonal to nothing.
+    D = 300
+    base = factors(1, 1, 20, D).float()
+    noise = 1e-8 * (base[:, :, :6] + 0.1 * normal(1, 1, 6, D, seed=3).float())
+    samples = (normal(1, 10, 20, seed=1).float() @ base[0]) / 3  # among the axes of the base
+    found = covariance_distance(torch.cat((base, noise), dim=-2), samples, 5)
+    torch.testing.assert_close(found.double(), reference(base, samples, 5), rtol=1e-4, atol=0)
+
+
 def real_classes(rank: int, examples: int) -> tuple[Tensor, Tensor]:
     if not FEATURES.exists():
         pytest.skip(f"needs {FEATURES.name}")

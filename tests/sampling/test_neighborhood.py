@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from cpaan.errors import InputError
+from cpaan.sampling import temperature as temperature_module
 from cpaan.sampling.neighborhood import (
     HardNeighborhood,
     SoftNeighborhood,
@@ -76,3 +77,12 @@ def test_calibration_of_few_or_equal_classes_is_finite(n: int) -> None:
 
 def test_perplexity_of_a_flat_row_is_its_length() -> None:
     assert mean_perplexity(torch.zeros(1, 7), 1.0).item() == pytest.approx(7)
+
+
+def test_calibration_of_many_classes_asks_a_spread_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    prototypes = torch.randn(900, 8, generator=torch.Generator().manual_seed(2)).double()
+    everyone = calibrated_temperature(prototypes, 5.0)
+    monkeypatch.setattr(temperature_module, "MOST_LEFT_OUT", 300)
+    assert calibrated_temperature(prototypes, 5.0) == pytest.approx(everyone, rel=0.05)
+    monkeypatch.setattr(temperature_module, "MOST_LEFT_OUT", 900)
+    assert calibrated_temperature(prototypes, 5.0) == everyone

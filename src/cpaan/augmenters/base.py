@@ -58,7 +58,7 @@ class BaseAugmenter(SavedEstimator):
         Parameters
         ----------
         X_base : array, tensor or data frame of shape (n, D)
-            Examples of base classes.
+            Examples of base classes. An array that can be written to is copied; a memory map opened for reading is not.
         y_base : sequence of n labels
             Their classes, of any hashable type.
         """

@@ -61,6 +61,14 @@ class CPAAN(BaseAugmenter):
     average_size_ : int, average number of examples of a base class
     n_features_in_ : int
 
+    Notes
+    -----
+    Base examples of more than 2²⁸ numbers (a gigabyte in single precision) are not copied: they are read from where
+    they lie, in blocks or a few rows at a time. With a memory map, ``np.load("bank.npy", mmap_mode="r")``, they never
+    are in memory all at once. The rows of a class should then lie together: rows in any order work, and take longer to
+    read. On a GPU they are held as long as they take no more than 40 % of its free memory. Covariances of limited rank
+    are exact up to about a minute's work and all but exact for larger banks.
+
     Examples
     --------
     >>> import numpy as np

@@ -6,14 +6,16 @@ from collections.abc import Callable
 import torch
 
 from cpaan.augmenters.model import Model
-from cpaan.augmenters.summary import covariance_factors, summarize
+from cpaan.augmenters.summary import BaseSummary, class_covariances, keep_examples
 from cpaan.data.feature_set import FeatureSet
 from cpaan.errors import InputError
+from cpaan.functional.rows import is_large
 from cpaan.functional.scaling import Scaling, fit_scaling
 from cpaan.nn.networks import Architecture, build_networks
 from cpaan.sampling.bank import ClassBank
 from cpaan.sampling.episodes import DirectSampler, EpisodeSampler, EpisodicSampler, PairPlan
 from cpaan.sampling.neighborhood import make_neighborhood
+from cpaan.sampling.rows import ScaledRows, StoredRows
 from cpaan.sampling.temperature import calibrated_temperature
 from cpaan.training.history import History
 from cpaan.training.recipe import Recipe
@@ -22,6 +24,8 @@ from cpaan.training.trainer import Progress, train
 from cpaan.training.variant import find_variant
 
 FEWEST_TO_META_TRAIN = 4
+# What a GPU may give of its free memory to examples; networks and episodes need the rest.
+SHARE_OF_GPU = 0.4
 
 
 def fit_model(
@@ -50,7 +54,7 @@ def fit_model(
     kind = find_variant(variant)
     scaling = _scaling(base, recipe)
     bank = _bank(base, scaling, device)
-    factors = covariance_factors(bank, recipe.covariance_rank)
+    covariances = class_covariances(bank, recipe.covariance_rank)
     temperature = _temperature(bank, recipe)
     gain = (2 * base.dimension) ** 0.5 / recipe.within_distance if recipe.standardize else 1.0
     architecture = Architecture(
@@ -67,16 +71,18 @@ def fit_model(
     generator = torch.Generator(device).manual_seed(seed)
     novel_bank = None if novel is None else _bank(novel, scaling, device)
     sampler = _sampler(bank, novel_bank, recipe, temperature)
-    history = train(TrainingStep(networks, kind, recipe, factors), sampler, generator, tell)
-    summary = summarize(bank, base.classes, scaling, factors, reservoir, generator)
+    history = train(TrainingStep(networks, kind, recipe, covariances.factors), sampler, generator, tell)
+    factors, tails = covariances.factors.half(), covariances.tails
+    del covariances  # before examples are kept beside them: with many classes both are large
+    kept = keep_examples(bank, reservoir, generator)
+    summary = BaseSummary(base.classes, bank.counts, bank.prototypes, factors, tails, kept, scaling)
     return Model(networks.eval().requires_grad_(False), summary, recipe, variant, temperature), history
 
 
 def _scaling(base: FeatureSet, recipe: Recipe) -> Scaling:
-    features, labels = base.to_torch()
     return fit_scaling(
-        features.double(),
-        labels,
+        StoredRows(base.features),
+        torch.tensor(base.labels),
         base.n_classes,
         within_distance=recipe.within_distance,
         center=recipe.center,
@@ -84,10 +90,18 @@ def _scaling(base: FeatureSet, recipe: Recipe) -> Scaling:
 
 
 def _bank(feature_set: FeatureSet, scaling: Scaling, device: torch.device) -> ClassBank:
-    features, labels = feature_set.to_torch()
-    # In double precision up to here: features may lie far from the origin or be very large or small.
-    scaled = scaling.apply(features.double()).float()
-    return ClassBank.from_examples(scaled.to(device), labels.to(device), feature_set.n_classes)
+    """Lay examples out class after class: in memory, or where they are stored if there are too many."""
+    rows = ScaledRows(StoredRows(feature_set.features), scaling, device)
+    labels = torch.tensor(feature_set.labels, device=device)
+    return ClassBank.from_examples(rows.load() if _fits(rows, device) else rows, labels, feature_set.n_classes)
+
+
+def _fits(rows: ScaledRows, device: torch.device) -> bool:
+    if device.type != "cuda":
+        return not is_large(rows)
+    n, dimension = rows.shape
+    free, _ = torch.cuda.mem_get_info(device)
+    return n * dimension * torch.float32.itemsize <= SHARE_OF_GPU * free
 
 
 def _temperature(bank: ClassBank, recipe: Recipe) -> float:

@@ -6,9 +6,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from cpaan.functional.covariance import truncated_factor
+from cpaan.functional.covariance import quick_truncated_factors, truncated_factor
+from cpaan.functional.rows import NUMBERS_IN_BLOCK
 from cpaan.functional.scaling import Scaling
 from cpaan.sampling.bank import ClassBank
+
+# Decompositions of matrices of size s cost about s³; so many take a minute on two cores.
+MOST_EXACT = 2e11
 
 
 @dataclass(frozen=True)
@@ -64,37 +68,62 @@ class BaseSummary:
         return self.prototypes[classes] + deviations
 
 
-def covariance_factors(bank: ClassBank, rank: int | str) -> Tensor:
-    """Factor the covariance of every class, to a limited rank or in ``"full"``: (C, r, D)."""
-    full = min(bank.largest, bank.features.shape[1])
+@dataclass(frozen=True)
+class ClassCovariances:
+    """How each class varies.
+
+    Attributes
+    ----------
+    factors : (C, r, D); Fᵀ F is the covariance of a class, up to its tail
+    variances : (C,) sum over all coordinates
+    """
+
+    factors: Tensor
+    variances: Tensor
+
+    @property
+    def tails(self) -> Tensor:
+        """Variance per coordinate that factors of limited rank leave out."""
+        # In parts: squares of all factors would take as much memory as the factors do.
+        rank, dimension = self.factors.shape[1:]
+        parts = self.factors.split(max(1, 64 * NUMBERS_IN_BLOCK // (rank * dimension)))
+        kept = torch.cat([part.square().sum((1, 2)) for part in parts])
+        return (self.variances - kept).clamp_min(0) / dimension
+
+
+def class_covariances(bank: ClassBank, rank: int | str) -> ClassCovariances:
+    """Factor the covariance of every class, to a limited rank or in ``"full"``.
+
+    Factors are exact where that takes no more than about a minute, and all but exact for larger banks.
+    """
+    full = min(bank.largest, bank.dimension)
     wanted = full if rank == "full" else min(int(rank), full)
-    return torch.stack([truncated_factor(bank.of_class(c), wanted) for c in range(bank.n_classes)])
+    exact = 2 * wanted > full or float(bank.counts.clamp_max(bank.dimension).double().pow(3).sum()) <= MOST_EXACT
+    factors = torch.empty((bank.n_classes, wanted, bank.dimension), device=bank.device)
+    variances = torch.empty(bank.n_classes, device=bank.device)
+    together = max(1, 4 * NUMBERS_IN_BLOCK // (bank.largest * bank.dimension))
+    for labels in torch.arange(bank.n_classes).split(together):
+        part = slice(int(labels[0]), int(labels[-1]) + 1)
+        classes = [bank.of_class(int(label)) for label in labels]
+        variances[part] = torch.stack([(x - x.mean(0)).square().sum(1).mean() for x in classes])
+        if exact:
+            factors[part] = torch.stack([truncated_factor(x, wanted) for x in classes])
+        else:
+            factors[part] = quick_truncated_factors(classes, wanted)
+    return ClassCovariances(factors, variances)
 
 
 def keep_examples(bank: ClassBank, per_class: int, generator: torch.Generator) -> ClassBank | None:
     """Keep up to `per_class` random examples of every class, as deviations in half precision."""
     if per_class == 0:
         return None
-    kept, labels = [], []
-    for label in range(bank.n_classes):
-        examples = bank.of_class(label)
-        order = torch.randperm(len(examples), generator=generator, device=examples.device)[:per_class]
+    counts, starts = bank.counts.tolist(), bank.starts.tolist()
+    sizes = bank.counts.clamp_max(per_class)
+    kept = torch.empty((int(sizes.sum()), bank.dimension), dtype=torch.half, device=bank.device)
+    parts = kept.split(sizes.tolist())
+    for part, start, count, prototype in zip(parts, starts, counts, bank.prototypes, strict=True):
+        order = torch.randperm(count, generator=generator, device=bank.device)[:per_class]
         # Deviations, because half precision has eleven bits: an offset would use them up.
-        kept.append((examples[order] - bank.prototypes[label]).half())
-        labels.append(torch.full((len(order),), label, device=examples.device))
-    return ClassBank.from_examples(torch.cat(kept), torch.cat(labels), bank.n_classes)
-
-
-def summarize(
-    bank: ClassBank,
-    classes: tuple[Hashable, ...],
-    scaling: Scaling,
-    factors: Tensor,
-    per_class: int,
-    generator: torch.Generator,
-) -> BaseSummary:
-    """Summarise base classes whose covariance factors are known already."""
-    variances = torch.stack([(b - b.mean(0)).square().sum(1).mean() for b in map(bank.of_class, range(len(classes)))])
-    tails = (variances - factors.square().sum((1, 2))).clamp_min(0) / bank.features.shape[1]
-    reservoir = keep_examples(bank, per_class, generator)
-    return BaseSummary(classes, bank.counts, bank.prototypes, factors.half(), tails, reservoir, scaling)
+        part.copy_(bank.rows[start + order] - prototype)
+    labels = torch.arange(bank.n_classes, device=bank.device).repeat_interleave(sizes)
+    return ClassBank.from_examples(kept, labels, bank.n_classes)

@@ -2,10 +2,12 @@
 
 An archive holds `features` (n × D), `labels` (n, indices into `classes`), `classes` (names) and, where some
 rows are held out for testing, `is_test` (n, bool). Files with `X` and `y` instead, or with class names as
-labels and no `classes`, are read as well.
+labels and no `classes`, are read as well. Features of a quarter of a gigabyte and more that are not compressed stay in
+the file and are read as they are needed; the file must then stay as it is.
 """
 
 import os
+import tokenize
 import zipfile
 import zlib
 from collections.abc import Mapping
@@ -16,14 +18,19 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from cpaan.data.archive_map import map_member
 from cpaan.data.atomic import replacing
 from cpaan.data.containers import require_finite
 from cpaan.data.feature_set import FeatureSet
 from cpaan.errors import InputError
 
 _WRITABLE_NAMES = (str, int, float, bool)
+_SMALLEST_MAPPED = 2**28
 _ZIP_MAGIC = b"PK\x03\x04"
-_DAMAGE = (zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError, NotImplementedError, RuntimeError)
+_DAMAGE = (
+    *(zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError, NotImplementedError, RuntimeError),
+    *(SyntaxError, tokenize.TokenError),  # NumPy parses an array's header as a literal of Python
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +172,7 @@ def _read_arrays(path: Path) -> dict[str, npt.NDArray[Any]]:
     names = ("features", "X", "labels", "y", "classes", "is_test")
     try:
         with np.load(path, allow_pickle=False) as archive:
-            return {name: archive[name] for name in names if name in archive.files}
+            return {name: _read_array(archive, name, path) for name in names if name in archive.files}
     except _DAMAGE as error:
         if "Object arrays" in str(error):
             raise InputError(
@@ -173,6 +180,11 @@ def _read_arrays(path: Path) -> dict[str, npt.NDArray[Any]]:
                 "read; write it again with class names as an array of str or int"
             ) from error
         raise InputError(f"{path} is damaged: {error}") from error
+
+
+def _read_array(archive: Mapping[str, npt.NDArray[Any]], name: str, path: Path) -> npt.NDArray[Any]:
+    mapped = map_member(path, name, _SMALLEST_MAPPED) if name in ("features", "X") else None
+    return archive[name] if mapped is None else mapped
 
 
 def _require_archive(path: Path) -> None:

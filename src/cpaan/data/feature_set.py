@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from cpaan.data.class_names import IndexArray, as_classes, as_indices, factorise, raise_unknown, show_names
 from cpaan.data.containers import FeatureArray, as_features, as_labels, container_of, label_array
+from cpaan.data.memory_map import is_mapped
 from cpaan.errors import InputError
 
 if TYPE_CHECKING:
@@ -35,7 +36,8 @@ class FeatureSet:
     Attributes
     ----------
     features : ndarray of shape (n, D)
-        Read-only. An array that can be written to is copied, so that changes to it do not reach the set.
+        Read-only. An array that can be written to is copied, so that changes to it do not reach the set; a memory
+        map that was opened for reading stays one.
     labels : ndarray of shape (n,), int64
         Read-only indices into `classes`.
     classes : tuple of hashable
@@ -169,7 +171,7 @@ class FeatureSet:
         new_index = np.array([position.get(name, -1) for name in self.classes], dtype=np.int64)
         labels = new_index[self.labels]
         rows = np.flatnonzero(labels >= 0)
-        return FeatureSet(_read_only(self.features[rows]), _read_only(labels[rows]), names)
+        return FeatureSet(_rows_of(self.features, rows), _read_only(labels[rows]), names)
 
     def take(self, rows: npt.ArrayLike) -> "FeatureSet":
         """Keep some examples only.
@@ -196,7 +198,7 @@ class FeatureSet:
         labels = self.labels[chosen]
         present, indices = np.unique(labels, return_inverse=True)
         classes = tuple(self.classes[index] for index in present)
-        return FeatureSet(_read_only(self.features[chosen]), _read_only(indices), classes)
+        return FeatureSet(_rows_of(self.features, chosen), _read_only(indices), classes)
 
     def of_class(self, name: Hashable) -> FeatureArray:
         """Give the features of one class.
@@ -320,6 +322,13 @@ def _read_only(array: npt.NDArray[_Scalar]) -> npt.NDArray[_Scalar]:
     """Mark an array of our own, so that it is not copied again."""
     array.flags.writeable = False
     return array
+
+
+def _rows_of(features: FeatureArray, rows: npt.NDArray[np.integer[Any]]) -> FeatureArray:
+    """Copy rows; consecutive ones of a memory map stay where they are."""
+    if is_mapped(features) and len(rows) and (np.diff(rows) == 1).all():
+        return features[rows[0] : rows[-1] + 1]
+    return _read_only(features[rows])
 
 
 def _frozen(array: npt.NDArray[_Scalar]) -> npt.NDArray[_Scalar]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from safetensors import SafetensorError, safe_open
 
-from cpaan.data.atomic import write_atomically
+from cpaan.data.atomic import replacing, write_atomically
 from cpaan.errors import InputError
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 FORMAT = "cpaan model"
 FORMAT_VERSION = 1
 TENSORS, CONFIG = "model.safetensors", "config.json"
+_BLOCK_BYTES = 2**22
 
 
 def encode_name(name: Hashable) -> Any:
@@ -56,38 +57,42 @@ def write_model(
     folder: str | os.PathLike[str], kind: str, tensors: "Mapping[str, Tensor]", config: Mapping[str, Any]
 ) -> None:
     """Write a model of some kind; a model that is there already is replaced."""
-    from safetensors.torch import save
+    from safetensors.torch import save_file
 
-    content = save({name: value.detach().cpu().contiguous() for name, value in tensors.items()})
-    head = {"format": FORMAT, "format_version": FORMAT_VERSION, "kind": kind}
-    whole = {**head, "sha256": hashlib.sha256(content).hexdigest(), **config}
     folder = Path(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f"cannot write a model to {folder}: {error.strerror or error}") from error
-    write_atomically(folder / TENSORS, content)
+    with replacing(folder / TENSORS) as temporary:
+        try:
+            save_file({name: value.detach().cpu().contiguous() for name, value in tensors.items()}, temporary)
+        except SafetensorError as error:  # such as a full disk, in its own words
+            raise OSError(str(error)) from error
+        checksum = _checksum(temporary)
+    head = {"format": FORMAT, "format_version": FORMAT_VERSION, "kind": kind}
+    whole = {**head, "sha256": checksum, **config}
     write_atomically(folder / CONFIG, json.dumps(whole, indent=1).encode())
 
 
 def read_model(folder: str | os.PathLike[str], kind: str) -> "tuple[dict[str, Tensor], dict[str, Any]]":
     """Read the tensors of a model onto the CPU, and its configuration."""
-    from safetensors.torch import load
+    from safetensors.torch import load_file
 
     folder = Path(folder)
     config = read_config(folder)
     if config["kind"] != kind:
         raise InputError(f"{folder} holds a {config['kind']}, not a {kind}")
     try:
-        content = (folder / TENSORS).read_bytes()
+        checksum = _checksum(folder / TENSORS)
     except OSError as error:
         raise InputError(f"{folder} has no readable {TENSORS}: {error.strerror or error}") from error
-    if hashlib.sha256(content).hexdigest() != config["sha256"]:
+    if checksum != config["sha256"]:
         raise InputError(
             f"{folder / TENSORS} is truncated or damaged: it does not match the checksum in {CONFIG}; copy the "
             "model again or train it anew"
         )
-    return load(content), config
+    return load_file(folder / TENSORS), config
 
 
 def read_config(folder: Path) -> dict[str, Any]:
@@ -117,3 +122,11 @@ def read_shapes(path: Path) -> dict[str, tuple[int, ...]]:
             return {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
     except (OSError, SafetensorError) as error:
         raise InputError(f"{path} is missing, truncated or damaged: {error}") from error
+
+
+def _checksum(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(_BLOCK_BYTES):
+            digest.update(block)
+    return digest.hexdigest()

@@ -12,6 +12,7 @@ from torch.autograd.function import once_differentiable
 
 from cpaan.functional.eigen import OVERSAMPLING, fixed_block, leading_eigenvectors, signs_beyond_rounding
 
+SHORTEST = 1e-3  # of the longest row
 ITERATIONS = 2  # one less than from nowhere: the iteration begins at the leading axes of both covariances
 
 
@@ -112,6 +113,8 @@ def _eigenpairs_among_rows(base: Tensor, samples: Tensor, m: int) -> tuple[Tenso
     s, r = samples.shape[-2], base.shape[-2]
     dtype, device = samples.dtype, samples.device
     sigma = torch.linalg.vector_norm(base, dim=-1)
+    # Rows that are this short carry next to no variance, and their directions are rounding: not orthogonal.
+    sigma = sigma * (sigma > SHORTEST * sigma.amax(-1, keepdim=True))
     inverse = 1 / sigma.clamp_min(torch.finfo(dtype).tiny) * (sigma > 0)
     # einsum, which unlike matmul copies nothing to broadcast it
     A = torch.einsum("nsd,nprd->npsr", samples, base) * inverse.unsqueeze(-2)

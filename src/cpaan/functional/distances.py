@@ -3,6 +3,9 @@
 import torch
 from torch import Tensor
 
+from cpaan.functional.prototypes import class_counts
+from cpaan.functional.rows import Rows
+
 # Enough for a scale that is stable to a few per mille, and bounded work on any bank.
 MOST_CLASSES, MOST_EXAMPLES = 500, 200
 
@@ -21,7 +24,7 @@ def squared_distances(left: Tensor, right: Tensor) -> Tensor:
     return (squares - 2 * left @ right.mT).clamp_min(0)
 
 
-def mean_within_class_distance(features: Tensor, labels: Tensor, n_classes: int) -> float:
+def mean_within_class_distance(features: Rows, labels: Tensor, n_classes: int) -> float:
     """Average the distance between two distinct examples of one class, over pairs and then over classes.
 
     Large banks are thinned evenly to 500 classes of 200 examples; classes with one example are left out.
@@ -32,10 +35,10 @@ def mean_within_class_distance(features: Tensor, labels: Tensor, n_classes: int)
     2.0
     """
     stride = -(-n_classes // MOST_CLASSES)
+    of_class = torch.argsort(labels, stable=True).split(class_counts(labels, n_classes).tolist())
     means = []
-    for label in range(0, n_classes, stride):
-        examples = features[labels == label]
-        examples = examples[:: -(-len(examples) // MOST_EXAMPLES)] if len(examples) else examples
-        if len(examples) > 1:
-            means.append(torch.pdist(examples.double()).mean())
+    for members in of_class[::stride]:
+        chosen = members[:: max(1, -(-len(members) // MOST_EXAMPLES))]
+        if len(chosen) > 1:
+            means.append(torch.pdist(features[chosen].double()).mean())
     return float(torch.stack(means).mean()) if means else 0.0

@@ -2,6 +2,8 @@
 
 from torch import Tensor
 
+from cpaan.functional.rows import Rows, is_large, row_blocks
+
 
 def class_counts(labels: Tensor, n_classes: int) -> Tensor:
     """Count the examples of each class, as integers.
@@ -14,14 +16,14 @@ def class_counts(labels: Tensor, n_classes: int) -> Tensor:
     return counts.index_add_(0, labels, labels.new_ones(len(labels)))
 
 
-def prototypes(features: Tensor, labels: Tensor, n_classes: int) -> Tensor:
+def prototypes(features: Rows, labels: Tensor, n_classes: int) -> Tensor:
     """Average the examples of each class.
 
     l_y = Σ_i x_i 1[y_i = y] / Σ_i 1[y_i = y]
 
     Parameters
     ----------
-    features : Tensor of shape (n, D)
+    features : Tensor of shape (n, D), or rows that are read a block at a time
     labels : integer Tensor of shape (n,), each from 0 to n_classes − 1
     n_classes : int
         Every class must have at least one example.
@@ -35,5 +37,7 @@ def prototypes(features: Tensor, labels: Tensor, n_classes: int) -> Tensor:
     tensor([[1., 3.],
             [5., 5.]])
     """
-    sums = features.new_zeros(n_classes, features.shape[1]).index_add_(0, labels, features)
-    return sums / class_counts(labels, n_classes).to(features.dtype).unsqueeze(1)
+    sums = features[:0].new_zeros(n_classes, features.shape[1])
+    for block in row_blocks(features) if is_large(features) else [slice(None)]:
+        sums.index_add_(0, labels[block], features[block])
+    return sums / class_counts(labels, n_classes).to(sums.dtype).unsqueeze(1)

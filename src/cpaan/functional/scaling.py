@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from cpaan.functional.distances import mean_within_class_distance
+from cpaan.functional.rows import Rows, largest_absolute, row_mean
 
 # Below this share of the largest value, what is left of a difference in double precision is rounding.
 ROUNDING = 1e-14
@@ -34,14 +35,14 @@ class Scaling:
         return features / self.factor + self.origin
 
 
-def fit_scaling(features: Tensor, labels: Tensor, n_classes: int, *, within_distance: float, center: bool) -> Scaling:
+def fit_scaling(features: Rows, labels: Tensor, n_classes: int, *, within_distance: float, center: bool) -> Scaling:
     """Choose the scaling that gives a wanted mean within-class distance.
 
     Where no class varies, the overall spread is scaled instead; where nothing varies, the largest value. What is
     below rounding counts as no variation.
     """
-    origin = features.mean(0) if center else torch.zeros_like(features[0])
-    largest = float(features.abs().max())
+    origin = row_mean(features) if center else torch.zeros_like(features[:1][0])
+    largest = largest_absolute(features)
     distances = (
         mean_within_class_distance(features, labels, n_classes),
         mean_within_class_distance(features, torch.zeros_like(labels), 1),

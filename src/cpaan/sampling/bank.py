@@ -6,51 +6,67 @@ import torch
 from torch import Tensor
 
 from cpaan.functional.prototypes import class_counts, prototypes
+from cpaan.sampling.rows import ScaledRows
 
 
 @dataclass(frozen=True)
 class ClassBank:
     """Examples sorted by class, with what a draw needs to find them.
 
-    Drawing never looks at a value on the host and always gives the same shapes, whatever the class sizes.
+    Drawing never looks at a value on the host, unless rows are stored there, and always gives the same shapes,
+    whatever the class sizes.
 
     Attributes
     ----------
-    features : Tensor of shape (n, D), the examples of class 0 first
+    rows : Tensor of shape (n, D), the examples of class 0 first; or the same read from where they are stored
     counts, starts : integer Tensors of shape (classes,)
     prototypes : Tensor of shape (classes, D)
     largest : int, the size of the largest class
     """
 
-    features: Tensor
+    rows: Tensor | ScaledRows
     counts: Tensor
     starts: Tensor
     prototypes: Tensor
     largest: int
 
     @classmethod
-    def from_examples(cls, features: Tensor, labels: Tensor, n_classes: int) -> "ClassBank":
-        """Sort examples by class.
+    def from_examples(cls, features: Tensor | ScaledRows, labels: Tensor, n_classes: int) -> "ClassBank":
+        """Sort examples by class; a tensor that is sorted already, or is stored elsewhere, is not copied.
 
         >>> bank = ClassBank.from_examples(torch.tensor([[5.0], [1.0], [3.0]]), torch.tensor([1, 0, 0]), 2)
         >>> bank.features.flatten(), bank.starts, bank.prototypes.flatten()
         (tensor([1., 3., 5.]), tensor([0, 2]), tensor([2., 5.]))
         """
-        order = torch.argsort(labels, stable=True)
         counts = class_counts(labels, n_classes)
         starts = counts.cumsum(0) - counts
         means = prototypes(features, labels, n_classes)
-        return cls(features[order].contiguous(), counts, starts, means, int(counts.max()))
+        return cls(_by_class(features, labels), counts, starts, means, int(counts.max()))
 
     def to(self, device: torch.device) -> "ClassBank":
         """Move everything to a device."""
         return ClassBank(
-            self.features.to(device),
+            self.rows.to(device),
             self.counts.to(device),
             self.starts.to(device),
             self.prototypes.to(device),
             self.largest,
         )
+
+    @property
+    def features(self) -> Tensor:
+        """All examples; those that are stored elsewhere are read into memory."""
+        return self.rows[:]
+
+    @property
+    def device(self) -> torch.device:
+        """Where examples are drawn."""
+        return self.rows.device
+
+    @property
+    def dimension(self) -> int:
+        """Number of features D."""
+        return int(self.rows.shape[1])
 
     @property
     def n_classes(self) -> int:
@@ -60,7 +76,7 @@ class ClassBank:
     def of_class(self, label: int) -> Tensor:
         """Give the examples of one class."""
         start = int(self.starts[label])
-        return self.features[start : start + int(self.counts[label])]
+        return self.rows[start : start + int(self.counts[label])]
 
     def draw_distinct(self, classes: Tensor, number: int, generator: torch.Generator) -> Tensor:
         """Draw examples of each given class without replacement.
@@ -70,19 +86,26 @@ class ClassBank:
         """
         counts = self.counts[classes].unsqueeze(1)
         shape = (len(classes), self.largest)
-        keys = torch.rand(shape, generator=generator, device=self.features.device)
+        keys = torch.rand(shape, generator=generator, device=self.device)
         beyond = torch.arange(self.largest, device=keys.device) >= counts
         order = keys.masked_fill(beyond, 2.0).argsort(dim=1)
         rank = torch.arange(number, device=keys.device) % counts
-        return self.features[self.starts[classes].unsqueeze(1) + order.gather(1, rank)]
+        return self.rows[self.starts[classes].unsqueeze(1) + order.gather(1, rank)]
 
     def draw(self, classes: Tensor, generator: torch.Generator) -> Tensor:
         """Draw one example, independently and with replacement, for each entry of `classes` (any shape)."""
-        uniform = torch.rand(classes.shape, generator=generator, device=self.features.device)
+        uniform = torch.rand(classes.shape, generator=generator, device=self.device)
         counts = self.counts[classes]
         # rand is below 1, but its product with a large count can round up to the count itself
         offsets = (uniform * counts).long().minimum(counts - 1)
-        return self.features[self.starts[classes] + offsets]
+        return self.rows[self.starts[classes] + offsets]
+
+
+def _by_class(features: Tensor | ScaledRows, labels: Tensor) -> Tensor | ScaledRows:
+    if bool((labels[1:] >= labels[:-1]).all()):
+        return features
+    order = torch.argsort(labels, stable=True)
+    return features[order].contiguous() if isinstance(features, Tensor) else features.in_order(order)
 
 
 def draw_categories(probabilities: Tensor, number: int, generator: torch.Generator) -> Tensor:

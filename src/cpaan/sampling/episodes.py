@@ -145,7 +145,7 @@ class EpisodicSampler:
 
     def draw(self, generator: torch.Generator) -> Episode:
         """Draw the classes, then the shots, then the pairs."""
-        device = self.base.features.device
+        device = self.base.device
         order = torch.rand(self.base.n_classes, generator=generator, device=device).argsort()
         novel, rest = order[: self.novel_classes], order[self.novel_classes :]
         shots = self.base.draw_distinct(novel, self.shots, generator)
@@ -164,7 +164,7 @@ class DirectSampler:
 
     def draw(self, generator: torch.Generator) -> Episode:
         """Draw shots of (a share of) the novel classes, then the pairs; all base classes are there always."""
-        device = self.base.features.device
+        device = self.base.device
         order = torch.rand(self.novel.n_classes, generator=generator, device=device).argsort()
         shots = self.novel.draw_distinct(order[: self.novel_classes], self.shots, generator)
         everything = torch.arange(self.base.n_classes, device=device)

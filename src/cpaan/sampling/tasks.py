@@ -56,7 +56,7 @@ class TaskSampler:
         >>> task.support.shape, task.query.shape, task.query_labels
         (torch.Size([2, 1, 1]), torch.Size([2, 3, 1]), tensor([0, 0, 0, 1, 1, 1]))
         """
-        device = self.bank.features.device
+        device = self.bank.device
         ways = min(self.ways, self.bank.n_classes)
         classes = torch.randperm(self.bank.n_classes, generator=generator, device=device)[:ways]
         shots = self.shots[0]

@@ -13,6 +13,8 @@ from cpaan.functional.distances import squared_distances
 
 FEWEST_CLASSES = 3  # with two, a class left out has one neighbour whatever the temperature
 HALVINGS = 60
+# Enough for a mean that is stable to a few per mille, and time and memory that grow no faster than the classes.
+MOST_LEFT_OUT = 1000
 
 
 def mean_perplexity(distances: Tensor, temperature: float) -> Tensor:
@@ -30,8 +32,9 @@ def mean_perplexity(distances: Tensor, temperature: float) -> Tensor:
 def calibrated_temperature(prototypes: Tensor, perplexity: float) -> float:
     """Find the temperature at which left-out base classes have a wanted mean perplexity.
 
-    Each base prototype in turn plays the novel class; the others are its base classes. A perplexity of
-    at least the number of the others is out of reach and gives a temperature that is nearly uniform.
+    Each base prototype in turn plays the novel class; the others are its base classes. Of many, a thousand that are
+    evenly spread play it. A perplexity of at least the number of the others is out of reach and gives a temperature
+    that is nearly uniform.
 
     Parameters
     ----------
@@ -44,8 +47,10 @@ def calibrated_temperature(prototypes: Tensor, perplexity: float) -> float:
     True
     """
     n = len(prototypes)
-    distances = squared_distances(prototypes.double(), prototypes.double())
-    others = distances[~torch.eye(n, dtype=torch.bool, device=distances.device)].view(n, max(n - 1, 0))
+    left_out = torch.arange(0, n, max(1, -(-n // MOST_LEFT_OUT)), device=prototypes.device)
+    distances = squared_distances(prototypes[left_out].double(), prototypes.double())
+    own = torch.arange(n, device=prototypes.device) == left_out.unsqueeze(1)
+    others = distances[~own].view(len(left_out), max(n - 1, 0))
     scale = float(others.mean()) if n > 1 else 0.0
     if n < FEWEST_CLASSES or scale == 0:
         return scale or 1.0

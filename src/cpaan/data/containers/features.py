@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cpaan.data.containers.kinds import ROWS_NAMED, container_of, describe_rows, tensor_to_numpy
+from cpaan.data.memory_map import RowReader
 from cpaan.errors import InputError
 
 FeatureArray: TypeAlias = npt.NDArray[np.floating[Any]]
@@ -84,7 +85,8 @@ def require_finite(features: FeatureArray, name: str = "features") -> None:
     ...
     cpaan.errors.InputError: features are NaN or infinite in row 1; remove or impute this row
     """
-    rows = np.flatnonzero(~np.isfinite(features).all(axis=1))
+    wrong = [start + np.flatnonzero(~np.isfinite(block).all(axis=1)) for start, block in RowReader(features).blocks()]
+    rows = np.concatenate([np.arange(0), *wrong])
     if len(rows):
         verb = "are" if name.endswith("s") else "is"
         these = "this row" if len(rows) == 1 else "these rows"
