@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+OF_A_KIND = 4
 PRODUCTS = {"mm", "addmm", "bmm", "baddbmm"}
 
 
@@ -64,19 +65,35 @@ def _shape(value: Any) -> Any:
     return (value.shape, value.stride(), value.dtype, value.device) if isinstance(value, Tensor) else value
 
 
-def _like(value: Any) -> Any:
-    if not isinstance(value, tuple):
-        return value
+def _like(value: tuple[Any, ...]) -> Tensor:
     shape, stride, dtype, device = value
     length = 1 + sum((size - 1) * step for size, step in zip(shape, stride, strict=True))
     return torch.randn(length, dtype=dtype, device=device).as_strided(shape, stride)
+
+
+class _Operands:
+    """Gives tensors of noted shapes, a few of each kind in turns: as memory that is used again, not ever new one."""
+
+    def __init__(self) -> None:
+        self.kept: dict[Any, list[Tensor]] = {}
+        self.asked: dict[Any, int] = {}
+
+    def __call__(self, value: Any) -> Any:
+        if not isinstance(value, tuple):
+            return value
+        kept, asked = self.kept.setdefault(value, []), self.asked.get(value, 0)
+        self.asked[value] = asked + 1
+        if len(kept) < OF_A_KIND:
+            kept.append(_like(value))
+        return kept[asked % OF_A_KIND]
 
 
 def matrix_products(action: Callable[[], Any]) -> Callable[[], None]:
     """Give an action that does the matrix products of another and nothing else: the floor of its time."""
     with _Recorder() as recorder:
         action()
-    calls = [(function, [_like(value) for value in values], kwargs) for function, values, kwargs in recorder.calls]
+    operands = _Operands()
+    calls = [(function, [operands(value) for value in values], kwargs) for function, values, kwargs in recorder.calls]
 
     def products() -> None:
         for function, values, kwargs in calls:

@@ -10,7 +10,7 @@ from scipy.special import log_softmax
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 
-from cpaan.classifiers import LinearClassifier, linear
+from cpaan.classifiers import LinearClassifier, linear, linear_search
 from cpaan.errors import InputError
 
 FloatArray = npt.NDArray[np.float64]
@@ -154,7 +154,7 @@ def test_accuracy_with_classes_of_very_different_size_against_scikit_learn(seed:
 
 
 def test_probabilities_in_single_precision_approach_the_exact_ones(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(linear, "NEGLIGIBLE_GAIN", 1e-9)
+    monkeypatch.setattr(linear_search, "NEGLIGIBLE_GAIN", 1e-9)
     X, y, queries, _ = confused_classes([60] * 10, 12)
     settings: dict[str, Any] = {"weight_decay": 1e-3, "max_passes": 200}
     exact = LinearClassifier(**settings).fit(X + 1e3, y)

@@ -128,6 +128,29 @@ def test_processes_give_the_same_bits(tmp_path: Path, finished: tuple[Path, list
     assert without_time(rows) == without_time(finished[1])
 
 
+def test_large_linear_classifiers_do_not_depend_on_what_was_done_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In single precision as in the large: cells one after the other, interrupted, in processes."""
+    data = small_bank(per_class=130)
+    settings = {"precision": "single", "weight_decay": 0.01, "per_class": 70}
+    plan = Plan(("linear", "gaussian"), shots=(1, 3), trials=2, classifier="linear", settings=settings)
+    expected = without_time(run_benchmark(plan, data, tmp_path / "here"))
+    calls: list[int] = []
+
+    def failing(*arguments: Any) -> Any:
+        calls.append(1)
+        if len(calls) == 4:
+            raise KeyboardInterrupt
+        return run_cell(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("cpaan.evaluation.benchmark.run_cell", failing)
+        with pytest.raises(KeyboardInterrupt):
+            run_benchmark(plan, data, tmp_path / "resumed")
+    assert without_time(run_benchmark(plan, data, tmp_path / "resumed", jobs=2)) == expected
+
+
 def test_a_dask_cluster_gives_the_same_bits_even_if_a_worker_dies(
     tmp_path: Path, finished: tuple[Path, list[dict[str, Any]]]
 ) -> None:

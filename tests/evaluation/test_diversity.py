@@ -1,12 +1,13 @@
 """Diversity and covariance distance against loops and SciPy."""
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from scipy.spatial.distance import pdist
 
 from cpaan.errors import InputError
 from cpaan.evaluation import row_blocks
-from cpaan.evaluation.diversity import covariance_distance, diversity, mean_pairwise_distance
+from cpaan.evaluation.diversity import covariance_distance, diversity, mean_pairwise_distance, spread
 
 
 @pytest.mark.parametrize("most_entries", [1, 100, 2**22])
@@ -78,3 +79,43 @@ def test_wrong_inputs_are_named() -> None:
         covariance_distance(X, ["a"] * 3, X[:, :1], ["a"] * 3)
     with pytest.raises(InputError, match="m"):
         covariance_distance(X, ["a"] * 3, X, ["a"] * 3, m=0)
+
+
+def wide_groups(shared: bool) -> tuple[list[npt.NDArray[np.float64]], list[npt.NDArray[np.float64]]]:
+    """Two classes in 200 dimensions, with a spectrum that falls, or with eigenvalues of one size and both signs."""
+    generator = np.random.default_rng(5)
+    if shared:
+        axes = np.eye(200)
+        return [np.concatenate([axes[:90], -axes[:90]])] * 2, [np.concatenate([axes[90:180], -axes[90:180]])] * 2
+    spread = 1 / np.arange(1, 201) ** 0.7
+    return (
+        [spread * generator.normal(size=(160, 200)) for _ in range(2)],
+        [spread[::-1] * generator.normal(size=(40, 200)) for _ in range(2)],
+    )
+
+
+@pytest.mark.parametrize("shared", [False, True], ids=["falling spectrum", "one size and both signs"])
+@pytest.mark.parametrize("m", [1, 10])
+def test_covariance_distance_in_many_dimensions_against_singular_values(m: int, shared: bool) -> None:
+    synthetic, real = wide_groups(shared)
+    norms = [
+        np.linalg.svd(np.cov(left.T, bias=True) - np.cov(right.T, bias=True), compute_uv=False)[:m].sum()
+        for left, right in zip(synthetic, real, strict=True)
+    ]
+    y_synthetic, y_real = (np.repeat([0, 1], [len(group) for group in groups]) for groups in (synthetic, real))
+    found = covariance_distance(np.concatenate(synthetic), y_synthetic, np.concatenate(real), y_real, m=m)
+    assert found == pytest.approx(np.mean(norms), rel=1e-6)
+
+
+def test_all_figures_at_once_are_those_one_by_one() -> None:
+    generator = np.random.default_rng(6)
+    X, y, X_real, y_real = (
+        generator.normal(size=(50, 4)),
+        np.arange(50) % 3,
+        generator.normal(size=(30, 4)),
+        np.ones(30),
+    )
+    found = spread(X, y, X_real, y_real, m=2)
+    assert found.diversity == diversity(X, y)
+    assert found.real_diversity == diversity(X_real, y_real)
+    assert found.covariance_distance == covariance_distance(X, y, X_real, y_real, m=2)

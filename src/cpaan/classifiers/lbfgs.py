@@ -20,6 +20,7 @@ import numpy.typing as npt
 
 FloatArray: TypeAlias = npt.NDArray[np.float64]
 Objective: TypeAlias = Callable[[FloatArray], tuple[float, FloatArray]]
+History: TypeAlias = deque[tuple[FloatArray, FloatArray, float]]  # s, r and s · r
 
 SUFFICIENT_DECREASE, CURVATURE = 1e-4, 0.9
 MOST_TRIALS = 40
@@ -59,6 +60,7 @@ def minimize(
     max_evaluations: float = math.inf,
     unit_scale: bool = False,
     history_size: int = 10,
+    history: History | None = None,
 ) -> Minimum:
     """Minimise a smooth function.
 
@@ -87,6 +89,8 @@ def minimize(
         Whether the coordinates are such that curvatures are about one, so that −g is a good first step.
     history_size : int, default=10
         How many pairs to remember.
+    history : deque, optional
+        Pairs to begin with, from a search on a function of much the same curvature; new ones are added.
 
     Returns
     -------
@@ -103,7 +107,7 @@ def minimize(
     """
     counted = _Counted(objective, max_evaluations)
     state = _State(start, *counted(start))
-    history: deque[tuple[FloatArray, FloatArray, float]] = deque(maxlen=history_size)
+    history = deque(maxlen=history_size) if history is None else history
     last_gain = math.inf
     for iteration in range(max_iterations + 1):
         direction = _direction(state.gradient, history)
@@ -141,7 +145,7 @@ class _Counted:
         return self.objective(point)
 
 
-def _direction(gradient: FloatArray, history: deque[tuple[FloatArray, FloatArray, float]]) -> FloatArray:
+def _direction(gradient: FloatArray, history: History) -> FloatArray:
     """Apply −H to the gradient (the two-loop recursion)."""
     direction = -gradient
     shares = []

@@ -7,7 +7,6 @@ data as close to it as matters, without random numbers.
 
 import math
 import warnings
-from dataclasses import replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -16,18 +15,14 @@ from sklearn.exceptions import ConvergenceWarning
 from cpaan.classifiers.base import FloatArray, ScoreClassifier
 from cpaan.classifiers.lbfgs import Minimum, minimize
 from cpaan.classifiers.linear_problem import BlockProblem, ExactProblem, Problem, Solution
+from cpaan.classifiers.linear_search import Examples, minimize_in_single
 from cpaan.errors import InputError
 
 Known: TypeAlias = dict[Any, tuple[FloatArray, float]]  # W_c and b_c by label
 
 PRECISIONS = ("auto", "double", "single")
-LARGE = 10**9  # examples × features × classes, from which "auto" means single precision
-
-# Decrease of the objective, in nats for each example, that the next step of a search in single precision promises.
-# Searches that ended below the first were within 0.2 points of the minimum's test accuracy, on features of ResNet-10
-# and on Gaussian classes of equal or very different size; those that ended above the second often were not.
-NEGLIGIBLE_GAIN, HARMLESS_GAIN = 2e-4, 5e-4
-SINGLE_HISTORY = 30
+LARGE = 5 * 10**8  # examples × features × classes, from which "auto" means single precision
+MOST = 0.75  # of the classes; where fewer are known, a warm start is hardly closer to the minimum than a cold one
 
 
 class LinearClassifier(ScoreClassifier):
@@ -42,8 +37,9 @@ class LinearClassifier(ScoreClassifier):
     which is scikit-learn's `LogisticRegression(C=1 / (n * weight_decay))` for three or more classes.
 
     Small problems are solved exactly, in double precision. Large ones are brought close enough to the minimum for
-    the same accuracy, in single precision: a row block at a time, so that besides the examples and one copy of
-    them in single precision memory does not grow with their number, and in at most `max_passes` passes.
+    the same accuracy, in single precision: a row block at a time, so that besides the examples and less than two
+    copies of them in single precision memory does not grow with their number, and in at most `max_passes` passes. The
+    search begins with a quarter of the examples and measures there how steep the objective is in which direction.
 
     Parameters
     ----------
@@ -54,10 +50,10 @@ class LinearClassifier(ScoreClassifier):
     tolerance : float, default=1e-7
         Training stops when the norm of the gradient is no larger. The gradient is that of parameters brought
         to a common scale, so the number means the same for features in any unit. In single precision it also
-        stops when twice in a row the next step promises to lower the objective by 2e-4 or less, where all
+        stops when twice in a row the next step promises to lower the objective by 3e-5 or less, where all
         classes count the same however few examples they have.
     precision : {"auto", "double", "single"}, default="auto"
-        How to train. "auto" is single precision where examples × features × classes reach 10⁹ and there are at
+        How to train. "auto" is single precision where examples × features × classes reach 5·10⁸ and there are at
         least as many examples as features.
     max_passes : int, default=20
         Most passes over the examples in single precision. Where they end the search, a `ConvergenceWarning` is
@@ -76,7 +72,7 @@ class LinearClassifier(ScoreClassifier):
     n_iterations_ : int
         Steps taken.
     n_passes_ : int
-        Passes over the examples, of which a step takes one or a few more.
+        Passes over the examples, of which a step takes one or a few more; those over a part count as that part.
     classes_ : ndarray of shape (n_classes,)
         The labels, sorted.
     n_features_in_ : int
@@ -134,11 +130,12 @@ class LinearClassifier(ScoreClassifier):
         self._check_settings()
         known = self._known_solution()
         features, targets, weights = self._read_training_data(X, y, sample_weight, keep_single=True)
+        # Other features than last time: nothing known is of use.
+        known = {label: row for label, row in known.items() if len(row[0]) == self.n_features_in_}
         shares, n_classes = weights / weights.sum(), len(self.classes_)
         problem: Problem
         if self._is_single(features.shape):
-            problem = blocks = BlockProblem(features, targets, shares, n_classes, self.weight_decay)
-            found = self._minimize_in_single(blocks, known)
+            problem, found = self._minimize_in_single(Examples(features, targets, shares), known)
         else:
             exact = features.astype(np.float64, copy=False)
             problem = ExactProblem(exact, targets, shares, n_classes, self.weight_decay)
@@ -153,20 +150,18 @@ class LinearClassifier(ScoreClassifier):
         start = problem.point(self._warm(problem.guess(), known))
         return minimize(problem.objective, start, max_iterations=self.max_iterations, tolerance=self.tolerance)
 
-    def _minimize_in_single(self, problem: BlockProblem, known: Known) -> Minimum:
-        found = minimize(
-            problem.objective,
-            problem.point(self._warm(problem.guess(), known)),
-            max_iterations=self.max_iterations,
+    def _minimize_in_single(self, examples: Examples, known: Known) -> tuple[BlockProblem, Minimum]:
+        n_known = len(known.keys() & set(self.classes_.tolist()))
+        return minimize_in_single(
+            examples,
+            len(self.classes_),
+            self.weight_decay,
+            lambda guess: self._warm(guess, known),
+            is_known=n_known >= MOST * len(self.classes_),
             tolerance=self.tolerance,
-            gain_tolerance=NEGLIGIBLE_GAIN,
-            # Rare classes hardly matter to the objective, but as much as others to accuracy over all classes.
-            importance=1 / (len(self.classes_) * problem.frequencies),
-            max_evaluations=self.max_passes,
-            unit_scale=True,
-            history_size=SINGLE_HISTORY,
+            max_iterations=self.max_iterations,
+            max_passes=self.max_passes,
         )
-        return replace(found, converged=found.converged or found.gain <= HARMLESS_GAIN)
 
     def _is_single(self, shape: tuple[int, ...]) -> bool:
         n, n_features = shape
@@ -182,8 +177,7 @@ class LinearClassifier(ScoreClassifier):
     def _warm(self, guess: Solution, known: Known) -> Solution:
         """Put what is known in the place of the guess."""
         for index, label in enumerate(self.classes_.tolist()):
-            # Other features than last time: nothing known is of use.
-            if label in known and len(known[label][0]) == self.n_features_in_:
+            if label in known:
                 guess.coef[index], guess.intercept[index] = known[label]
         return guess
 

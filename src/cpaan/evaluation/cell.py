@@ -1,7 +1,7 @@
 """One cell of the grid: a method, a number of shots and a trial, evaluated in both settings."""
 
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from cpaan.augmenters.base import BaseAugmenter
 from cpaan.data.benchmark import BenchmarkData
 from cpaan.data.feature_set import FeatureSet
-from cpaan.evaluation.diversity import covariance_distance, diversity
+from cpaan.evaluation.diversity import spread
 from cpaan.evaluation.learned import Learned
 from cpaan.evaluation.protocol import LowShotScores, evaluate_low_shot
 from cpaan.evaluation.threads import limited_threads
@@ -46,8 +46,8 @@ def run_cell(data: BenchmarkData, learned: Learned, cell: Cell) -> list[Row]:
         made, made_labels = _augment(learned.augmenters[cell.method], shots, cell)
         classifier = learned.classifier(cell.method, cell.classifier)
         scores = _score(data, shots, made, made_labels, classifier)
-        spread = _spread(data, shots, made, made_labels)
-    common = {"classifier": cell.classifier, "seed": cell.seed, **spread}
+        figures = _spread(data, made, made_labels)
+    common = {"classifier": cell.classifier, "seed": cell.seed, **figures}
     seconds = round(time.perf_counter() - start, 3)
     return [
         {
@@ -86,17 +86,10 @@ def _score(
     return evaluate_low_shot(classifier.fit(X, y), X_test, y_test, n_base + np.arange(shots.n_classes), TOP)
 
 
-def _spread(
-    data: BenchmarkData, shots: FeatureSet, made: NDArray[Any], made_labels: NDArray[np.int64]
-) -> dict[str, float | None]:
-    real, labels = data.novel_test.features, data.novel_test.labels
+def _spread(data: BenchmarkData, made: NDArray[Any], made_labels: NDArray[np.int64]) -> dict[str, float | None]:
     if not len(made):
         return {"diversity": None, "real_diversity": None, "covariance_distance": None}
-    return {
-        "diversity": diversity(made, made_labels),
-        "real_diversity": diversity(real, labels),
-        "covariance_distance": covariance_distance(made, made_labels, real, labels),
-    }
+    return asdict(spread(made, made_labels, data.novel_test.features, data.novel_test.labels))
 
 
 def _lsl(scores: LowShotScores) -> dict[str, float | None]:

@@ -6,11 +6,13 @@ Every cell is a function of its arguments alone and computes on one thread, so a
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from multiprocessing import get_context
-from typing import Any
+from multiprocessing.queues import Queue
+from typing import Any, TypeAlias
 
 from cpaan.errors import InputError
 
 Task = tuple[Any, ...]
+Inbox: TypeAlias = "Queue[tuple[Callable[..., Any], Task]]"
 RETRIES = 3
 
 
@@ -23,13 +25,21 @@ def run_here(function: Callable[..., Any], shared: Task, tasks: Sequence[Task]) 
 def run_in_processes(function: Callable[..., Any], shared: Task, tasks: Sequence[Task], jobs: int) -> Iterator[Any]:
     """Compute tasks in processes; what they share is sent to each process once."""
     # Spawned, not forked: threads of the parent's libraries do not survive a fork.
-    with ProcessPoolExecutor(jobs, get_context("spawn"), _remember, (function, shared)) as pool:
+    context = get_context("spawn")
+    # Through a queue, which a thread feeds: the start of a process waits until all that it is given has been read, for
+    # which it must first import the libraries, and so processes would begin one after the other.
+    queue: Inbox = context.Queue()
+    for _ in range(jobs):
+        queue.put((function, shared))
+    with ProcessPoolExecutor(jobs, context, _remember, (queue,)) as pool:
         futures: list[Future[Any]] = [pool.submit(_call, task) for task in tasks]
         try:
             for future in as_completed(futures):
                 yield future.result()
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
+            queue.cancel_join_thread()  # where there were fewer tasks than processes, nobody takes the rest
+            queue.close()
 
 
 def run_on_dask(function: Callable[..., Any], shared: Task, tasks: Sequence[Task], address: str) -> Iterator[Any]:
@@ -53,9 +63,9 @@ def run_on_dask(function: Callable[..., Any], shared: Task, tasks: Sequence[Task
 _shared: tuple[Callable[..., Any], Task] | None = None
 
 
-def _remember(function: Callable[..., Any], shared: Task) -> None:
+def _remember(queue: Inbox) -> None:
     global _shared  # noqa: PLW0603  # a worker process serves one run
-    _shared = (function, shared)
+    _shared = queue.get()
 
 
 def _call(task: Task) -> Any:

@@ -80,7 +80,7 @@ def _eigenpairs_among_features(base: Tensor, samples: Tensor, m: int) -> tuple[T
     covariance = samples.mT @ samples
 
     def apply(Y: Tensor) -> Tensor:
-        of_base = base.mT @ (base @ Y)
+        of_base = _base_times(base, Y)
         side_by_side = Y.transpose(1, 2).flatten(2)  # (N, D, P q): one large product instead of P small ones
         of_samples = (covariance @ side_by_side).unflatten(2, (P, Y.shape[-1]))
         difference: Tensor = of_base - of_samples.transpose(1, 2)
@@ -98,6 +98,15 @@ def _eigenpairs_among_features(base: Tensor, samples: Tensor, m: int) -> tuple[T
     return leading_eigenvectors(
         apply, D, (classes, P), m, dtype=samples.dtype, device=samples.device, iterations=ITERATIONS, start=start
     )
+
+
+def _base_times(base: Tensor, Y: Tensor) -> Tensor:
+    """Multiply FᵀF with blocks (N, P, D, q); factors that novel classes share are not copied for each of them."""
+    if len(base) == len(Y):
+        return base.mT @ (base @ Y)
+    F, blocks = base[0], Y.permute(1, 2, 0, 3)  # (P, r, D) and (P, D, N, q)
+    product: Tensor = (F.mT @ (F @ blocks.flatten(2))).reshape(blocks.shape).permute(2, 0, 1, 3)
+    return product
 
 
 def _eigenpairs_among_rows(base: Tensor, samples: Tensor, m: int) -> tuple[Tensor, Tensor]:
