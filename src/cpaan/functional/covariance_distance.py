@@ -1,7 +1,7 @@
 """The distance that the covariance loss is made of: between covariances that are known and those of samples.
 
 A base class has its covariance as a factor F with orthogonal rows, its principal axes times their deviations; the
-synthetic examples of a novel class have theirs as a factor G of fewer rows than features. Neither matrix is built.
+synthetic examples of a novel class have theirs as a factor G, their own deviations. Differences are never built.
 """
 
 from typing import Any
