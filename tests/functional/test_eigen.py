@@ -7,9 +7,12 @@ import torch
 from torch import Tensor
 
 from cpaan.errors import InputError
-from cpaan.functional.eigen import jacobi_eigh, leading_eigenvectors, shifted_cholesky, small_eigh
+from cpaan.functional.eigen import eigh_by_size, jacobi_eigh, leading_eigenvectors, shifted_cholesky
 
 DTYPES = [torch.float64, torch.float32]
+
+
+needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
 
 def with_spectrum(values: Tensor, seed: int = 0) -> Tensor:
@@ -65,9 +68,19 @@ def test_jacobi_takes_batches() -> None:
     assert jacobi_eigh(M[:0])[0].shape == (0, 3, 24)
 
 
-def test_small_eigh_on_the_cpu_is_lapack() -> None:
-    M = with_spectrum(SPECTRA["spread"])
-    assert torch.equal(small_eigh(M)[0], torch.linalg.eigh(M)[0])
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=needs_cuda)])
+@pytest.mark.parametrize("q", [1, 2, 7, 24, 33, 64])
+def test_small_matrices_are_decomposed_by_falling_size_of_their_eigenvalues(q: int, device: str) -> None:
+    M = torch.randn(5, q, q, generator=torch.Generator().manual_seed(q)).to(device)
+    M = torch.cat((M + M.mT, 1e-15 * (M + M.mT), torch.zeros_like(M)))
+    values, vectors = eigh_by_size(M)
+    size = M.abs().amax((-2, -1), keepdim=True).clamp_min(1e-30)
+    eye = torch.eye(q, device=device).expand(M.shape)
+    torch.testing.assert_close((vectors * values.unsqueeze(-2)) @ vectors.mT / size, M / size, rtol=0, atol=1e-4)
+    torch.testing.assert_close(vectors.mT @ vectors, eye, rtol=0, atol=1e-4)
+    assert bool((values.abs().diff(dim=-1) <= 0).all())
+    exact = torch.linalg.eigvalsh(M.double()).abs().sort(descending=True).values
+    torch.testing.assert_close(values.abs().double() / size[..., 0], exact / size[..., 0], rtol=0, atol=1e-4)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -12,6 +12,8 @@ from cpaan.nn.networks import Architecture, build_networks
 from cpaan.sampling.bank import ClassBank
 from cpaan.sampling.episodes import Episode, EpisodicSampler, PairPlan
 from cpaan.sampling.neighborhood import HardNeighborhood, SoftNeighborhood
+from cpaan.training.capture import Captured
+from cpaan.training.history import History
 from cpaan.training.recipe import QUICK, Recipe
 from cpaan.training.step import TrainingStep
 from cpaan.training.variant import VARIANTS
@@ -187,3 +189,39 @@ def test_losses_on_the_gpu_are_those_on_the_cpu() -> None:
     here, there = step.generator_losses(episode, pairs), other.generator_losses(moved, moved_pairs)
     for name in here:
         assert there[name].item() == pytest.approx(here[name].item(), rel=1e-3), name
+
+
+def trained(version: str, device: str, episodes: int = 6) -> tuple[dict[str, Tensor], dict[str, float]]:
+    """Train a step in one of its versions, on the same draws."""
+    sampler = make_sampler(device)
+    step, generator, history = make_step("ccov-gan", sampler), torch.Generator(device).manual_seed(0), History()
+
+    def action() -> None:
+        history.add(step(sampler.draw(generator), generator))
+
+    if version == "compiled":
+        step.compile()
+    run = Captured(action, generator) if version == "captured" else action
+    for _ in range(episodes):
+        run()
+    return {name: value.detach().clone() for name, value in step.networks.named_parameters()}, history.log(episodes)
+
+
+needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+
+
+@pytest.mark.parametrize(
+    ("version", "device"),
+    [
+        ("compiled", "cpu"),
+        pytest.param("compiled", "cuda", marks=needs_cuda),
+        pytest.param("captured", "cuda", marks=needs_cuda),
+    ],
+)
+def test_every_version_of_a_step_trains_alike(version: str, device: str) -> None:
+    weights, losses = trained("eager", device)
+    others, other_losses = trained(version, device)
+    for name, loss in losses.items():
+        assert other_losses[name] == pytest.approx(loss, rel=1e-4), name
+    for name, weight in weights.items():
+        torch.testing.assert_close(others[name], weight, rtol=1e-3, atol=1e-4, msg=name)

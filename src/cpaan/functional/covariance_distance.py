@@ -69,8 +69,9 @@ class _CovarianceDistance(torch.autograd.Function):
 
 def eigenpairs_of_difference(base: Tensor, samples: Tensor, m: int) -> tuple[Tensor, Tensor]:
     """Find the m eigenvalues of largest absolute value, (N, P, m), and their eigenvectors, (N, P, D, m)."""
-    rows = base.shape[-2] + samples.shape[-2]
-    find = _eigenpairs_among_rows if 2 * rows <= samples.shape[-1] else _eigenpairs_among_features
+    few = 2 * (base.shape[-2] + samples.shape[-2]) <= samples.shape[-1]
+    # A GPU does large products sooner than a sequence of small steps.
+    find = _eigenpairs_among_rows if few and not samples.is_cuda else _eigenpairs_among_features
     return find(base, samples, m)
 
 

@@ -11,15 +11,18 @@ T. Fukaya, R. Kannan, Y. Nakatsukasa, Y. Yamamoto and Y. Yanagisawa, "Shifted Ch
 factorization of ill-conditioned matrices", SIAM Journal on Scientific Computing, 2020.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import lru_cache
+from importlib import import_module
+from types import ModuleType
 
 import torch
 from torch import Tensor
 
 from cpaan.errors import InputError
 
-__all__ = ["fixed_block", "jacobi_eigh", "leading_eigenvectors", "signs_beyond_rounding", "small_eigh"]
+__all__ = ["eigh_by_size", "fixed_block", "jacobi_eigh", "leading_eigenvectors", "signs_beyond_rounding", "full_precision"]
 
 OVERSAMPLING = 14
 ITERATIONS = 3
@@ -103,10 +106,8 @@ def leading_eigenvectors(
         Q = _orthonormal(filtered)
     Q = _orthonormal(Q)
     H = Q.mT @ apply(Q)
-    theta, W = small_eigh((H + H.mT) / 2)
-    order = theta.abs().argsort(dim=-1, descending=True, stable=True)[..., :m]
-    W = W.gather(-1, order[..., None, :].expand(*W.shape[:-1], m))
-    return theta.gather(-1, order), Q @ W
+    theta, W = eigh_by_size((H + H.mT) / 2)
+    return theta[..., :m], Q @ W[..., :m]
 
 
 def signs_beyond_rounding(theta: Tensor) -> Tensor:
@@ -117,11 +118,11 @@ def signs_beyond_rounding(theta: Tensor) -> Tensor:
     return theta.sign() * (size > rounding)
 
 
-def small_eigh(matrices: Tensor) -> tuple[Tensor, Tensor]:
-    """Decompose small symmetric matrices without making the host wait for the device.
+def eigh_by_size(matrices: Tensor) -> tuple[Tensor, Tensor]:
+    """Decompose small symmetric matrices, M = V diag(λ) Vᵀ, without making the host wait for the device.
 
-    M = V diag(λ) Vᵀ. ``torch.linalg.eigh`` looks at its error code on the host, which forbids the capture of
-    a CUDA graph, so that a CUDA device runs `jacobi_eigh` instead; elsewhere this is ``torch.linalg.eigh``.
+    ``torch.linalg.eigh`` looks at its error code on the host, which forbids the capture of a CUDA graph, so that a
+    CUDA device runs a kernel of its own, or where there is no Triton `jacobi_eigh`.
 
     Parameters
     ----------
@@ -131,20 +132,39 @@ def small_eigh(matrices: Tensor) -> tuple[Tensor, Tensor]:
     Returns
     -------
     eigenvalues : Tensor of shape (…, q)
-        Rising.
+        By falling absolute value.
     eigenvectors : Tensor of shape (…, q, q)
         As columns.
 
     Examples
     --------
-    >>> values, _ = small_eigh(torch.tensor([[0.0, 2.0], [2.0, 0.0]]))
-    >>> values.tolist()
-    [-2.0, 2.0]
+    >>> values, _ = eigh_by_size(torch.tensor([[0.0, 2.0, 0.0], [2.0, 0.0, 0.0], [0.0, 0.0, 5.0]]))
+    >>> [round(value, 3) for value in values.abs().tolist()]
+    [5.0, 2.0, 2.0]
     """
-    if matrices.is_cuda:
-        return jacobi_eigh(matrices)
-    values, vectors = torch.linalg.eigh(matrices)
-    return values, vectors
+    kernels = _kernels_for(matrices)
+    if kernels is not None:
+        found: tuple[Tensor, Tensor] = kernels.eigh_by_size(matrices)
+        return found
+    values, vectors = jacobi_eigh(matrices) if matrices.is_cuda else torch.linalg.eigh(matrices)
+    order = values.abs().argsort(dim=-1, descending=True, stable=True)
+    return values.gather(-1, order), vectors.gather(-1, order[..., None, :].expand(vectors.shape))
+
+
+def _kernels_for(matrices: Tensor) -> ModuleType | None:
+    """Give the kernels for small matrices where they can be used."""
+    if not matrices.is_cuda or matrices.dtype != torch.float32:
+        return None
+    kernels = _kernels()
+    return kernels if kernels is not None and matrices.shape[-1] <= kernels.LARGEST else None
+
+
+@lru_cache(maxsize=1)
+def _kernels() -> ModuleType | None:
+    try:
+        return import_module("cpaan.functional.small_kernels")
+    except ImportError:  # no Triton
+        return None
 
 
 def jacobi_eigh(matrices: Tensor, *, sweeps: int | None = None) -> tuple[Tensor, Tensor]:
@@ -254,9 +274,31 @@ def fixed_block(dimension: int, columns: int, dtype: torch.dtype, device: torch.
 
 def _orthonormal(Y: Tensor) -> Tensor:
     """Return Q = Y L⁻ᵀ with QᵀQ ≤ I and, but for directions in which Y all but vanishes, QᵀQ ≈ I."""
-    L, norms, _ = shifted_cholesky(Y.mT @ Y)
-    inverse: Tensor = torch.linalg.solve_triangular(L, torch.diag_embed(1 / norms), upper=False)
-    return Y @ inverse.mT
+    with full_precision():
+        G = Y.mT @ Y
+        kernels = _kernels_for(G)
+        if kernels is not None:
+            orthonormal: Tensor = Y @ kernels.inverse_factor(G, _shift(G))
+            return orthonormal
+        L, norms, _ = shifted_cholesky(G)
+        inverse: Tensor = torch.linalg.solve_triangular(L, torch.diag_embed(1 / norms), upper=False)
+        return Y @ inverse.mT
+
+
+@contextmanager
+def full_precision() -> Iterator[None]:
+    """Do matrix products in all of float32's digits, whatever a GPU was told to do otherwise."""
+    before = torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = False
+    try:
+        yield
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = before
+
+
+def _shift(G: Tensor) -> float:
+    """More than the rounding errors of a normalised Gram matrix."""
+    return float(4 * G.shape[-1] * torch.finfo(G.dtype).eps)
 
 
 def shifted_cholesky(G: Tensor) -> tuple[Tensor, Tensor, float]:
@@ -277,7 +319,7 @@ def shifted_cholesky(G: Tensor) -> tuple[Tensor, Tensor, float]:
     """
     q, info = G.shape[-1], torch.finfo(G.dtype)
     norms = G.diagonal(dim1=-2, dim2=-1).clamp_min(info.tiny).sqrt()
-    shift = 4 * q * info.eps
+    shift = _shift(G)
     eye = torch.eye(q, dtype=G.dtype, device=G.device)
     L, failed = torch.linalg.cholesky_ex(G / (norms[..., :, None] * norms[..., None, :]) + shift * eye)
     return torch.where((failed == 0)[..., None, None], L, q**0.5 * eye), norms, shift

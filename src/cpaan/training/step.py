@@ -59,6 +59,12 @@ class TrainingStep:
             for parameters in (self.discriminator_parameters, self.generator_parameters)
         )
 
+    def compile(self) -> None:
+        """Let torch.compile fuse what lies between matrix products; worth its minute on a GPU and many episodes."""
+        for name in ("translate", "discriminator_losses", "generator_losses"):
+            setattr(self, name, torch.compile(getattr(self, name), dynamic=False))
+        self._covariance_loss = torch.compiler.disable(self._covariance_loss)  # type: ignore[method-assign]
+
     def __call__(self, episode: Episode, generator: torch.Generator) -> Losses:
         """Train on one episode; gives the loss terms, detached."""
         return self.train_on(episode, self.draw_noise(episode, generator))
