@@ -29,6 +29,7 @@ from cpaan.functional.ky_fan import ky_fan_norm
 from cpaan.objectives.covariance import covariance_loss, left_out_bound
 from cpaan.reporting.table import markdown_table
 from cpaan.sampling.temperature import calibrated_temperature
+from cpaan.training.trainer import fast_products
 from measure import alternating_seconds, machine, seconds, write_record
 
 NOVEL, SHOTS, M = 20, 40, 10
@@ -129,7 +130,7 @@ class Comparison:
         some, samples, U = some.double(), samples.double(), U.double()
         matrices = some.mT @ some - (samples.mT @ samples).unsqueeze(1)
         exact = torch.linalg.eigvalsh(matrices).abs().sort(descending=True).values[..., :M].sum(-1)
-        S = (U * theta.sign().unsqueeze(-2)) @ U.mT
+        S = U.mT @ (theta.sign().unsqueeze(-1) * U)
         return {
             "value": float((found / exact - 1).abs().max()),
             "spectral norm": float(torch.linalg.matrix_norm(S, 2).max() - 1),
@@ -183,9 +184,10 @@ def main() -> None:
     device = torch.device(options.device)
     classes = classes_of(options.bank, device)
     records = []
-    for pairs in options.pairs:
-        records.append(measure(classes, pairs, device))
-        print(show(records[-1]))
+    with fast_products():  # as in training
+        for pairs in options.pairs:
+            records.append(measure(classes, pairs, device))
+            print(show(records[-1]), flush=True)
     bounds = left_out(classes)
     rows = [[str(k), f"{100 * share:.2f} %"] for k, share in bounds.items()]
     print(markdown_table(["base classes kept for a novel class", "change of the covariance loss, at most"], rows))

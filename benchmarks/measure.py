@@ -3,7 +3,7 @@
 import json
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,7 @@ def seconds(action: Callable[[], Any], device: torch.device, *, repeats: int = 9
 
 
 def alternating_seconds(
-    actions: dict[str, Callable[[], Any]], device: torch.device, *, rounds: int = 5, repeats: int = 3
+    actions: Mapping[str, Callable[[], Any]], device: torch.device, *, rounds: int = 5, repeats: int = 3
 ) -> dict[str, float]:
     """Time several actions in turns, so that a disturbance hits them alike; gives the least median of each."""
     rows = [{name: seconds(action, device, repeats=repeats, warm_up=1) for name, action in actions.items()}]

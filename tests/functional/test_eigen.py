@@ -7,7 +7,13 @@ import torch
 from torch import Tensor
 
 from cpaan.errors import InputError
-from cpaan.functional.eigen import eigh_by_size, jacobi_eigh, leading_eigenvectors, shifted_cholesky
+from cpaan.functional.eigen import (
+    eigh_by_size,
+    jacobi_eigh,
+    leading_combinations,
+    leading_eigenvectors,
+    shifted_cholesky,
+)
 
 DTYPES = [torch.float64, torch.float32]
 
@@ -180,3 +186,19 @@ def test_shifted_cholesky_bounds_a_singular_gram_matrix(dtype: torch.dtype) -> N
 def test_failed_cholesky_still_bounds() -> None:
     L, _, _ = shifted_cholesky(torch.tensor([[1.0, 2.0], [2.0, 1.0]]))  # indefinite: no Gram matrix at all
     torch.testing.assert_close(L, 2**0.5 * torch.eye(2))
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=needs_cuda)])
+@pytest.mark.parametrize(("rows", "positive"), [(20, 12), (64, 30), (9, 9), (12, 1)])
+def test_leading_combinations_of_rows_are_leading_eigenvectors(rows: int, positive: int, device: str) -> None:
+    count, dimension = min(8, rows), 70
+    W = torch.randn(4, rows, dimension, generator=torch.Generator().manual_seed(rows)).to(device)
+    W = W * (0.8 ** torch.arange(rows, device=device)).unsqueeze(-1)
+    signs = torch.ones(rows, 1, device=device)
+    signs[positive:] = -1
+    U = W.mT @ leading_combinations(W @ W.mT, positive, count)
+    U = torch.linalg.qr(U.double()).Q
+    M = (W.mT @ (signs * W)).double()
+    found = torch.linalg.eigvalsh(U.mT @ M @ U).abs().sort(descending=True).values[:, :3].sum(-1)
+    exact = torch.linalg.eigvalsh(M).abs().sort(descending=True).values[:, :3].sum(-1)
+    torch.testing.assert_close(found, exact, rtol=1e-4, atol=0)

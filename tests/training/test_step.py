@@ -1,5 +1,6 @@
 """One training step: its losses against plain formulas, who is updated, and no waiting for the device."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -12,10 +13,10 @@ from cpaan.nn.networks import Architecture, build_networks
 from cpaan.sampling.bank import ClassBank
 from cpaan.sampling.episodes import Episode, EpisodicSampler, PairPlan
 from cpaan.sampling.neighborhood import HardNeighborhood, SoftNeighborhood
-from cpaan.training.capture import Captured
+from cpaan.training.captured import Captured, DrawnAhead
 from cpaan.training.history import History
 from cpaan.training.recipe import QUICK, Recipe
-from cpaan.training.step import TrainingStep
+from cpaan.training.step import Pairs, TrainingStep
 from cpaan.training.variant import VARIANTS
 
 RECIPE = replace(QUICK, width=16, covariance_pairs=2, ky_fan_rank=3, learning_rate=1e-2)
@@ -48,6 +49,11 @@ def make_step(variant: str, sampler: EpisodicSampler, recipe: Recipe = RECIPE) -
     bank = sampler.base
     factors = torch.stack([x - x.mean(0) for x in map(bank.of_class, range(8))]) / 12**0.5
     return TrainingStep(build_networks(shape, 0).to(bank.features.device), kind, recipe, factors)
+
+
+def generator_losses(step: TrainingStep, episode: Episode, pairs: Pairs) -> dict[str, Tensor]:
+    parts = (step.adversarial_losses, step.cycle_losses, step.covariance_losses)
+    return {name: loss for part in parts for name, loss in part(episode, pairs).items()}
 
 
 def slow_losses(step: TrainingStep, episode: Episode, noise: Tensor) -> dict[str, float]:
@@ -107,7 +113,7 @@ def test_losses_are_the_printed_ones(pairing: str, hard: bool) -> None:
     step = make_step("ccov-gan", sampler)
     episode = sampler.draw(torch.Generator().manual_seed(3))
     translated = step.translate(episode, step.draw_noise(episode, torch.Generator().manual_seed(4)))
-    found = step.discriminator_losses(episode, translated) | step.generator_losses(episode, translated)
+    found = step.discriminator_losses(episode, translated) | generator_losses(step, episode, translated)
     assert translated.noise is not None
     slow = slow_losses(step, episode, translated.noise)
     names = {
@@ -183,12 +189,20 @@ def test_losses_on_the_gpu_are_those_on_the_cpu() -> None:
     step, other = make_step("ccov-gan", sampler), make_step("ccov-gan", make_sampler("cuda"))
     episode = sampler.draw(torch.Generator().manual_seed(3))
     noise = step.draw_noise(episode, torch.Generator().manual_seed(4))
-    pairs = step.translate(episode, noise)
     moved = Episode(**{name: value.cuda() for name, value in vars(episode).items()})
-    moved_pairs = type(pairs)(**{name: value.cuda() for name, value in vars(pairs).items()})
-    here, there = step.generator_losses(episode, pairs), other.generator_losses(moved, moved_pairs)
+    moved_noise = None if noise is None else noise._replace(epsilon=noise.epsilon.cuda())
+    here = generator_losses(step, episode, step.translate(episode, noise))
+    there = generator_losses(other, moved, other.translate(moved, moved_noise))
+    torch.cuda.synchronize()
     for name in here:
         assert there[name].item() == pytest.approx(here[name].item(), rel=1e-3), name
+
+
+def compile_networks(step: TrainingStep) -> None:
+    networks = step.networks
+    assert networks.base_generator is not None
+    for generator in (networks.novel_generator, networks.base_generator):
+        generator.translate = torch.compile(generator.translate, dynamic=False)  # type: ignore[method-assign]
 
 
 def trained(version: str, device: str, episodes: int = 6) -> tuple[dict[str, Tensor], dict[str, float]]:
@@ -199,9 +213,11 @@ def trained(version: str, device: str, episodes: int = 6) -> tuple[dict[str, Ten
     def action() -> None:
         history.add(step(sampler.draw(generator), generator))
 
+    run: Callable[[], None] = action
     if version == "compiled":
-        step.compile()
-    run = Captured(action, generator) if version == "captured" else action
+        compile_networks(step)
+    if version == "captured":
+        run = Captured(DrawnAhead(step, sampler, generator, history), generator)
     for _ in range(episodes):
         run()
     return {name: value.detach().clone() for name, value in step.networks.named_parameters()}, history.log(episodes)

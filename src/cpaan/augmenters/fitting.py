@@ -17,6 +17,7 @@ from cpaan.sampling.episodes import DirectSampler, EpisodeSampler, EpisodicSampl
 from cpaan.sampling.neighborhood import make_neighborhood
 from cpaan.sampling.rows import ScaledRows, StoredRows
 from cpaan.sampling.temperature import calibrated_temperature
+from cpaan.training.device import layer_precision
 from cpaan.training.history import History
 from cpaan.training.recipe import Recipe
 from cpaan.training.step import TrainingStep
@@ -71,9 +72,10 @@ def fit_model(
     generator = torch.Generator(device).manual_seed(seed)
     novel_bank = None if novel is None else _bank(novel, scaling, device)
     sampler = _sampler(bank, novel_bank, recipe, temperature)
-    history = train(TrainingStep(networks, kind, recipe, covariances.factors), sampler, generator, tell)
+    step = TrainingStep(networks, kind, recipe, covariances.factors, layer_precision(device))
+    history = train(step, sampler, generator, tell)
     factors, tails = covariances.factors.half(), covariances.tails
-    del covariances  # before examples are kept beside them: with many classes both are large
+    del covariances, step  # before examples are kept beside them: with many classes both are large
     kept = keep_examples(bank, reservoir, generator)
     summary = BaseSummary(base.classes, bank.counts, bank.prototypes, factors, tails, kept, scaling)
     return Model(networks.eval().requires_grad_(False), summary, recipe, variant, temperature), history

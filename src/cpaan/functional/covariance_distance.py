@@ -1,6 +1,6 @@
 """The distance that the covariance loss is made of: between covariances that are known and those of samples.
 
-A base class has its covariance as a factor F with orthogonal rows, its principal axes times their deviations; the
+A base class has its covariance as a factor F, its principal axes times their deviations, the longest first; the
 synthetic examples of a novel class have theirs as a factor G, their own deviations. Differences are never built.
 """
 
@@ -10,10 +10,20 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from cpaan.functional.eigen import OVERSAMPLING, fixed_block, leading_eigenvectors, signs_beyond_rounding
+from cpaan.functional.eigen import (
+    eigh_by_size,
+    fixed_block,
+    full_precision,
+    leading_combinations,
+    orthonormal,
+    signs_beyond_rounding,
+    whitening,
+)
 
-SHORTEST = 1e-3  # of the longest row
-ITERATIONS = 2  # one less than from nowhere: the iteration begins at the leading axes of both covariances
+ROWS = 64  # of both factors together that are looked at first
+WHOLE, LEADING = 40, 32  # made examples that are taken as they are, and directions that stand for more of them
+PRODUCTS = 4  # that find those
+OVERSAMPLING = 6
 
 
 def covariance_distance(base: Tensor, samples: Tensor, m: int) -> Tensor:
@@ -27,7 +37,7 @@ def covariance_distance(base: Tensor, samples: Tensor, m: int) -> Tensor:
     Parameters
     ----------
     base : Tensor of shape (N or 1, P, r, D)
-        F, with orthogonal rows, the longest first. No gradient flows to it.
+        F, the longest rows first. No gradient flows to it.
     samples : Tensor of shape (N, s, D)
         G: the deviations of s examples from their mean, divided by √s.
     m : int
@@ -52,121 +62,118 @@ def covariance_distance(base: Tensor, samples: Tensor, m: int) -> Tensor:
 class _CovarianceDistance(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, base: Tensor, samples: Tensor, m: int) -> Tensor:
-        theta, U = eigenpairs_of_difference(base, samples, m)
+        theta, axes = eigenpairs_of_difference(base, samples, m)
         signs = signs_beyond_rounding(theta)
-        ctx.save_for_backward(samples, signs, U)
+        ctx.save_for_backward(samples, signs, axes)
         return (signs * theta).sum(-1)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_output: Tensor) -> tuple[None, Tensor, None]:
         # NOTE[paper]: reading notes, row 11: U Vᵀ itself, no derivative through the decomposition.
-        samples, signs, U = ctx.saved_tensors
-        weights = (-2 * grad_output.unsqueeze(-1) * signs).flatten(1).unsqueeze(1)  # (N, 1, P m)
-        axes = U.mT.flatten(1, 2)  # (N, P m, D)
-        return None, ((samples @ axes.mT) * weights) @ axes, None
+        samples, signs, axes = ctx.saved_tensors
+        weights = (-2 * grad_output.unsqueeze(-1) * signs).flatten(1)  # (N, P m)
+        axes = axes.flatten(1, 2)  # (N, P m, D)
+        if samples.shape[1] > samples.shape[2]:  # the sum over pairs is smaller than what it is multiplied with
+            return None, samples @ (axes.mT @ (weights.unsqueeze(2) * axes)), None
+        return None, ((samples @ axes.mT) * weights.unsqueeze(1)) @ axes, None
 
 
 def eigenpairs_of_difference(base: Tensor, samples: Tensor, m: int) -> tuple[Tensor, Tensor]:
-    """Find the m eigenvalues of largest absolute value, (N, P, m), and their eigenvectors, (N, P, D, m)."""
-    few = 2 * (base.shape[-2] + samples.shape[-2]) <= samples.shape[-1]
-    # A GPU does large products sooner than a sequence of small steps.
-    find = _eigenpairs_among_rows if few and not samples.is_cuda else _eigenpairs_among_features
-    return find(base, samples, m)
+    r"""Find the m eigenvalues of largest absolute value, (N, P, m), and their eigenvectors as rows, (N, P, m, D).
+
+    Few rows of both factors come first. With W these rows one below the other,
+
+    .. math:: F'^T F' - G'^T G' = W^T J W, \qquad J = \mathrm{diag}(1, \dots, 1, -1, \dots, -1),
+
+    has its leading eigenvectors among combinations of them, which `leading_combinations` finds from the Gram matrix
+    W Wᵀ. Where rows were left out, a product with the whole difference follows. Last, Rayleigh–Ritz: the eigenvalues
+    of the whole difference among the vectors found, whose sum is too small by less than 1e-3 on real features.
+    """
+    made = _leading_directions(samples)
+    few = base if base.shape[-2] <= ROWS - made.shape[-2] else base[..., : ROWS - made.shape[-2], :]
+    count = min(m + OVERSAMPLING, few.shape[-2] + made.shape[-2], samples.shape[-1])
+    combinations = leading_combinations(_gram_of_both(few, made), few.shape[-2], count).mT
+    of_base, of_made = combinations.split([few.shape[-2], made.shape[-2]], dim=-1)
+    rows = _times_samples(of_made, made) + _times_base(of_base, few)
+    difference = _Difference(base, samples)
+    if few is not base or made is not samples:
+        rows = difference.times(rows)
+    rows = whitening(rows @ rows.mT).mT @ rows
+    among = difference.among(rows)
+    with full_precision():
+        # Again: where one eigenvalue dwarfs the others, rows were all but parallel, and are not quite orthonormal yet.
+        T = whitening(rows @ rows.mT)
+        theta, W = eigh_by_size(T.mT @ among @ T)
+        return theta[..., :m], ((T @ W).mT @ rows)[..., :m, :]
 
 
-def _eigenpairs_among_features(base: Tensor, samples: Tensor, m: int) -> tuple[Tensor, Tensor]:
-    """Find them in D dimensions."""
-    (classes, D), P = samples.shape[::2], base.shape[1]
+def _leading_directions(samples: Tensor) -> Tensor:
+    """Give few rows that carry most of GᵀG."""
+    if samples.shape[-2] <= WHOLE:
+        return samples
     covariance = samples.mT @ samples
+    directions = fixed_block(samples.shape[-1], min(LEADING, samples.shape[-1]), samples.dtype, samples.device)
+    for _ in range(PRODUCTS):
+        directions = orthonormal(covariance @ directions)
+    with full_precision():
+        along = samples @ directions
+        gram = along.mT @ along
+        rows: Tensor = (gram @ whitening(gram)).mT @ directions.mT
+    return rows
 
-    def apply(Y: Tensor) -> Tensor:
-        of_base = _base_times(base, Y)
-        side_by_side = Y.transpose(1, 2).flatten(2)  # (N, D, P q): one large product instead of P small ones
-        of_samples = (covariance @ side_by_side).unflatten(2, (P, Y.shape[-1]))
-        difference: Tensor = of_base - of_samples.transpose(1, 2)
+
+def _gram_of_both(few: Tensor, made: Tensor) -> Tensor:
+    """Give W Wᵀ for W = (F', G'), (N, P, k, k)."""
+    across = torch.einsum("nprd,nsd->nprs", few, made)  # which unlike matmul copies nothing to broadcast it
+    shape = across.shape[:2]
+    of_base, of_made = few @ few.mT, (made @ made.mT).unsqueeze(1)
+    above = torch.cat((of_base.expand(*shape, -1, -1), across), dim=-1)
+    return torch.cat((above, torch.cat((across.mT, of_made.expand(*shape, -1, -1)), dim=-1)), dim=-2)
+
+
+class _Difference:
+    """FᵀF − GᵀG of every pair, which is never built."""
+
+    def __init__(self, base: Tensor, samples: Tensor) -> None:
+        self.base, self.samples = base, samples
+        many = samples.shape[-2] > samples.shape[-1]
+        self.covariance = samples.mT @ samples if many else None
+
+    def times(self, rows: Tensor) -> Tensor:
+        """Multiply rows (N, P, q, D) with the difference, and with −1."""
+        if self.covariance is None:
+            of_samples = _times_samples(_times_samples(rows, self.samples.mT), self.samples)
+        else:
+            of_samples = _times_samples(rows, self.covariance)
+        return of_samples - _times_base(_times_base(rows, self.base.mT), self.base)
+
+    def among(self, rows: Tensor) -> Tensor:
+        """Give the difference between rows (N, P, q, D), as matrices (N, P, q, q)."""
+        of_base = _squares(_times_base(rows, self.base.mT))
+        if self.covariance is None:
+            return of_base - _squares(_times_samples(rows, self.samples.mT))
+        difference: Tensor = of_base - _times_samples(rows, self.covariance) @ rows.mT
         return difference
 
-    count = min(m + OVERSAMPLING, D)
-    known = min(count // 2, base.shape[-2])
-    start = torch.cat(
-        (
-            _unit_rows(base[..., :known, :]).mT.expand(classes, P, D, known),
-            _mixed(samples, count - known).unsqueeze(1).expand(classes, P, D, count - known),
-        ),
-        dim=-1,
-    )
-    return leading_eigenvectors(
-        apply, D, (classes, P), m, dtype=samples.dtype, device=samples.device, iterations=ITERATIONS, start=start
-    )
 
-
-def _base_times(base: Tensor, Y: Tensor) -> Tensor:
-    """Multiply FᵀF with blocks (N, P, D, q); factors that novel classes share are not copied for each of them."""
-    if len(base) == len(Y):
-        return base.mT @ (base @ Y)
-    F, blocks = base[0], Y.permute(1, 2, 0, 3)  # (P, r, D) and (P, D, N, q)
-    product: Tensor = (F.mT @ (F @ blocks.flatten(2))).reshape(blocks.shape).permute(2, 0, 1, 3)
+def _times_samples(rows: Tensor, matrices: Tensor) -> Tensor:
+    """Multiply rows (N, P, q, ·) with a matrix (N, ·, ·) for each novel class, all pairs at once."""
+    product: Tensor = (rows.flatten(1, 2) @ matrices).unflatten(1, rows.shape[1:3])
     return product
 
 
-def _eigenpairs_among_rows(base: Tensor, samples: Tensor, m: int) -> tuple[Tensor, Tensor]:
-    r"""Find them in r + s dimensions, where that is less.
-
-    With V the unit rows of F = diag(σ) V, and G = A V + L Q where A = G Vᵀ and Q has orthonormal rows of its own,
-
-    .. math:: F^T F - G^T G = \begin{pmatrix} V \\ Q \end{pmatrix}^T
-        \big(\mathrm{diag}(\sigma^2, 0) - C^T C\big) \begin{pmatrix} V \\ Q \end{pmatrix}, \qquad C = (A, L).
-
-    L Lᵀ = G Gᵀ − A Aᵀ gives L; Q = L⁻¹ (G − A V) is never built.
-    """
-    s, r = samples.shape[-2], base.shape[-2]
-    dtype, device = samples.dtype, samples.device
-    sigma = torch.linalg.vector_norm(base, dim=-1)
-    # Rows that are this short carry next to no variance, and their directions are rounding: not orthogonal.
-    sigma = sigma * (sigma > SHORTEST * sigma.amax(-1, keepdim=True))
-    inverse = 1 / sigma.clamp_min(torch.finfo(dtype).tiny) * (sigma > 0)
-    # einsum, which unlike matmul copies nothing to broadcast it
-    A = torch.einsum("nsd,nprd->npsr", samples, base) * inverse.unsqueeze(-2)
-    L, shift = _cholesky_of_rest(samples @ samples.mT, A)
-    C = torch.cat((A, L), dim=-1)
-    squares = torch.nn.functional.pad(sigma.square(), (0, s)).unsqueeze(-1)
-
-    count = min(m + OVERSAMPLING, r + s)
-    known = min(count // 2, r)
-    axes = torch.eye(r + s, known, dtype=dtype, device=device).expand(*C.shape[:-2], -1, -1)
-    _, W = leading_eigenvectors(
-        lambda Y: torch.addcmul(-(C.mT @ (C @ Y)), squares, Y),
-        r + s,
-        tuple(C.shape[:-2]),
-        m,
-        dtype=dtype,
-        device=device,
-        iterations=ITERATIONS,
-        start=torch.cat((axes, _mixed(C, count - known)), dim=-1),
-    )
-    of_axes = W[..., :r, :]
-    X: Tensor = torch.linalg.solve_triangular(L.mT, W[..., r:, :], upper=True)
-    # Of the vectors as they are: the shift makes Q Qᵀ = I − shift L⁻¹ L⁻ᵀ, so that G U = C W − shift X.
-    theta = (squares[..., :r, :] * of_axes.square()).sum(-2) - (C @ W - shift * X).square().sum(-2)
-    Y = (of_axes - A.mT @ X) * inverse.unsqueeze(-1)
-    return theta, base.mT @ Y + torch.einsum("nsd,npsm->npdm", samples, X)
+def _times_base(rows: Tensor, matrices: Tensor) -> Tensor:
+    """Multiply rows (N, P, q, ·) with matrices (N or 1, P, ·, ·), which are not copied for each novel class."""
+    if len(matrices) == len(rows):
+        return rows @ matrices
+    side_by_side = rows.transpose(0, 1).flatten(1, 2)  # (P, N q, ·)
+    product: Tensor = (side_by_side @ matrices[0]).unflatten(1, (len(rows), -1)).transpose(0, 1)
+    return product
 
 
-def _cholesky_of_rest(gram: Tensor, A: Tensor) -> tuple[Tensor, Tensor]:
-    """Factorise G Gᵀ − A Aᵀ + shift I, the shift exceeding rounding errors; nothing is reported to the host."""
-    s, info = gram.shape[-1], torch.finfo(gram.dtype)
-    size = gram.diagonal(dim1=-2, dim2=-1).amax(-1).clamp_min(info.tiny)[..., None, None, None]
-    eye = torch.eye(s, dtype=gram.dtype, device=gram.device)
-    relative = 16 * s * info.eps
-    L, failed = torch.linalg.cholesky_ex((gram.unsqueeze(1) - A @ A.mT) / size + relative * eye)
-    return torch.where((failed == 0)[..., None, None], L, s**0.5 * eye) * size.sqrt(), relative * size
-
-
-def _mixed(rows: Tensor, count: int) -> Tensor:
-    """Mix rows (…, s, D) to columns (…, D, count) that point where the rows point most."""
-    return rows.mT @ fixed_block(rows.shape[-2], count, rows.dtype, rows.device)
-
-
-def _unit_rows(rows: Tensor) -> Tensor:
-    return torch.nn.functional.normalize(rows, dim=-1, eps=torch.finfo(rows.dtype).tiny)
+def _squares(rows: Tensor) -> Tensor:
+    """Give all products of two rows, in the order in which they lie in memory."""
+    if rows.stride(0) < rows.stride(1):
+        return _squares(rows.transpose(0, 1)).transpose(0, 1)
+    return rows @ rows.mT

@@ -22,10 +22,21 @@ from torch import Tensor
 
 from cpaan.errors import InputError
 
-__all__ = ["eigh_by_size", "fixed_block", "jacobi_eigh", "leading_eigenvectors", "signs_beyond_rounding", "full_precision"]
+__all__ = [
+    "eigh_by_size",
+    "fixed_block",
+    "full_precision",
+    "jacobi_eigh",
+    "leading_combinations",
+    "leading_eigenvectors",
+    "orthonormal",
+    "signs_beyond_rounding",
+    "whitening",
+]
 
 OVERSAMPLING = 14
 ITERATIONS = 3
+STEPS = 4
 
 
 def leading_eigenvectors(
@@ -103,11 +114,82 @@ def leading_eigenvectors(
         if iteration:  # before, the columns of Q are in no order, and c would be no estimate
             c_squared = Z.square().sum(-2, keepdim=True).amin(-1, keepdim=True)
             filtered = filtered - Q * (c_squared / 2)
-        Q = _orthonormal(filtered)
-    Q = _orthonormal(Q)
+        # Twice: where one eigenvalue dwarfs the others, columns become all but parallel.
+        Q = orthonormal(orthonormal(filtered))
     H = Q.mT @ apply(Q)
     theta, W = eigh_by_size((H + H.mT) / 2)
     return theta[..., :m], Q @ W[..., :m]
+
+
+def leading_combinations(gram: Tensor, positive: int, count: int, steps: int = STEPS) -> Tensor:
+    r"""Find which combinations of given rows are the leading eigenvectors of what the rows make up.
+
+    Rows W of which the first p count as they are and the others negatively make up
+
+    .. math:: M = W^T J W, \qquad J = \mathrm{diag}(1, \dots, 1, -1, \dots, -1).
+
+    With u = Wᵀc, M u = Wᵀ (J S c) and ⟨u, u'⟩ = cᵀ S c' for the Gram matrix S = W Wᵀ, so that subspace iteration,
+    c ← J S c made orthonormal, needs no row.
+
+    Parameters
+    ----------
+    gram : Tensor of shape (…, k, k)
+        S.
+    positive : int
+        p.
+    count : int
+        q, the number of eigenvectors, up to k. Those of the smaller eigenvalues among them have not converged.
+    steps : int
+        Products with S. The number is fixed: nothing is measured.
+
+    Returns
+    -------
+    Tensor of shape (…, k, q)
+        C, with Wᵀ C all but orthonormal; where S has a lower rank than q, some columns may be zero or shorter.
+
+    Examples
+    --------
+    >>> W = torch.tensor([[3.0, 0.0, 0.0], [0.0, 2.0, 0.0], [0.0, 0.0, 4.0]])
+    >>> C = leading_combinations(W @ W.T, 2, 1)
+    >>> (W.T @ C).abs().round(decimals=3).flatten()
+    tensor([0., 0., 1.])
+    """
+    C, J = _start_of_combinations(gram.shape[-1], positive, count, gram.dtype, gram.device)
+    kernels = _kernels_for(gram)
+    if kernels is not None:
+        found: Tensor = kernels.leading_combinations(gram, C, positive, steps, _shift(count, gram.dtype))
+        return found
+    S = gram / gram.diagonal(dim1=-2, dim2=-1).amax(-1).clamp_min(torch.finfo(gram.dtype).tiny)[..., None, None]
+    C, SC = _orthonormal_combinations(C.expand(*S.shape[:-1], count), S @ C)
+    for _ in range(steps):
+        once = J * SC
+        S_once = S @ once
+        c_squared = (once * S_once).sum(-2, keepdim=True).amin(-1, keepdim=True)
+        C = J * S_once - C * (c_squared / 2)
+        C, SC = _orthonormal_combinations(C, S @ C)
+    return C
+
+
+def _orthonormal_combinations(C: Tensor, SC: Tensor) -> tuple[Tensor, Tensor]:
+    # What a column with S of size one can be by rounding alone need not become long.
+    rounding = torch.finfo(C.dtype).eps * C.square().sum(-2)
+    T = whitening(C.mT @ SC + torch.diag_embed(rounding.clamp_min(torch.finfo(C.dtype).tiny)))
+    return C @ T, SC @ T
+
+
+@lru_cache(maxsize=64)
+def _start_of_combinations(
+    rows: int, positive: int, count: int, dtype: torch.dtype, device: torch.device
+) -> tuple[Tensor, Tensor]:
+    """Begin at the first of the positive rows and at mixtures of the negative ones, with a trace of everything."""
+    axes = min(count // 2, positive) if positive < rows else count
+    start = torch.finfo(dtype).eps ** 0.25 * fixed_block(rows, count, dtype, device)
+    start[:axes, :axes] += torch.eye(axes, dtype=dtype, device=device)
+    if positive < rows:
+        start[positive:, axes:] += fixed_block(rows - positive, count - axes, dtype, device)
+    signs = torch.ones(rows, 1, dtype=dtype, device=device)
+    signs[positive:] = -1
+    return start, signs
 
 
 def signs_beyond_rounding(theta: Tensor) -> Tensor:
@@ -143,7 +225,7 @@ def eigh_by_size(matrices: Tensor) -> tuple[Tensor, Tensor]:
     [5.0, 2.0, 2.0]
     """
     kernels = _kernels_for(matrices)
-    if kernels is not None:
+    if kernels is not None and matrices.shape[-1] <= kernels.SMALL:
         found: tuple[Tensor, Tensor] = kernels.eigh_by_size(matrices)
         return found
     values, vectors = jacobi_eigh(matrices) if matrices.is_cuda else torch.linalg.eigh(matrices)
@@ -259,7 +341,7 @@ def _start_block(
     given = given.expand(*batch_shape, *given.shape[-2:])
     # A trace of the fixed block replaces columns that are zero or repeat others: they would stay so.
     given = given + torch.finfo(dtype).eps ** 0.25 * block[..., : given.shape[-1]]
-    return _orthonormal(torch.cat((given, block[..., given.shape[-1] :]), dim=-1))
+    return orthonormal(torch.cat((given, block[..., given.shape[-1] :]), dim=-1))
 
 
 @lru_cache(maxsize=64)
@@ -272,17 +354,21 @@ def fixed_block(dimension: int, columns: int, dtype: torch.dtype, device: torch.
     return block.to(dtype=dtype, device=device)
 
 
-def _orthonormal(Y: Tensor) -> Tensor:
-    """Return Q = Y L⁻ᵀ with QᵀQ ≤ I and, but for directions in which Y all but vanishes, QᵀQ ≈ I."""
+def orthonormal(Y: Tensor) -> Tensor:
+    """Return Q = Y T with QᵀQ ≤ I and, but for directions in which Y all but vanishes, QᵀQ ≈ I."""
     with full_precision():
-        G = Y.mT @ Y
-        kernels = _kernels_for(G)
-        if kernels is not None:
-            orthonormal: Tensor = Y @ kernels.inverse_factor(G, _shift(G))
-            return orthonormal
-        L, norms, _ = shifted_cholesky(G)
-        inverse: Tensor = torch.linalg.solve_triangular(L, torch.diag_embed(1 / norms), upper=False)
-        return Y @ inverse.mT
+        return Y @ whitening(Y.mT @ Y)
+
+
+def whitening(G: Tensor) -> Tensor:
+    """Return T, triangular, with Tᵀ G T ≤ I and, but for directions in which G all but vanishes, Tᵀ G T ≈ I."""
+    kernels = _kernels_for(G)
+    if kernels is not None:
+        found: Tensor = kernels.whitening(G, _shift(G.shape[-1], G.dtype))
+        return found
+    L, norms, _ = shifted_cholesky(G)
+    inverse: Tensor = torch.linalg.solve_triangular(L, torch.diag_embed(1 / norms), upper=False)
+    return inverse.mT
 
 
 @contextmanager
@@ -296,9 +382,9 @@ def full_precision() -> Iterator[None]:
         torch.backends.cuda.matmul.allow_tf32 = before
 
 
-def _shift(G: Tensor) -> float:
+def _shift(q: int, dtype: torch.dtype) -> float:
     """More than the rounding errors of a normalised Gram matrix."""
-    return float(4 * G.shape[-1] * torch.finfo(G.dtype).eps)
+    return float(4 * q * torch.finfo(dtype).eps)
 
 
 def shifted_cholesky(G: Tensor) -> tuple[Tensor, Tensor, float]:
@@ -319,7 +405,7 @@ def shifted_cholesky(G: Tensor) -> tuple[Tensor, Tensor, float]:
     """
     q, info = G.shape[-1], torch.finfo(G.dtype)
     norms = G.diagonal(dim1=-2, dim2=-1).clamp_min(info.tiny).sqrt()
-    shift = _shift(G)
+    shift = _shift(q, G.dtype)
     eye = torch.eye(q, dtype=G.dtype, device=G.device)
     L, failed = torch.linalg.cholesky_ex(G / (norms[..., :, None] * norms[..., None, :]) + shift * eye)
     return torch.where((failed == 0)[..., None, None], L, q**0.5 * eye), norms, shift

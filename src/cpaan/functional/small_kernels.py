@@ -13,8 +13,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-LARGEST = 64  # columns; what a program keeps in its registers grows with their square
+LARGEST = 64  # rows of a matrix that a program can keep in its registers
+SMALL = 32  # rows that one warp keeps, and up to which rotations are fast and exact
 SWEEPS = 6
+WARPS = {16: 1, 32: 1, 64: 2}  # of a program that keeps a square matrix of so many rows
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -55,34 +57,75 @@ def _jacobi(matrices, values, vectors, q: tl.constexpr, size: tl.constexpr, swee
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _inverse_factor(grams, inverses, q: tl.constexpr, size: tl.constexpr, shift):  # type: ignore[no-untyped-def]
+def _inverse_root(G, q, size: tl.constexpr, shift):  # type: ignore[no-untyped-def]
     """Give T = N⁻¹ L⁻ᵀ where N⁻¹ G N⁻¹ + shift I = L Lᵀ, eliminating column after column."""
+    index = tl.arange(0, size)
+    row, column = index[:, None], index[None, :]
+    by_row = tl.sqrt(tl.maximum(tl.sum(tl.where(row == column, G, 0.0), 1), 1e-37))
+    by_column = tl.sqrt(tl.maximum(tl.sum(tl.where(row == column, G, 0.0), 0), 1e-37))
+    A = G / by_row[:, None] / by_column[None, :] + tl.where(row == column, shift, 0.0)
+    A = tl.where((row < q) & (column < q), A, tl.where(row == column, 1.0, 0.0))
+    X = tl.where(row == column, 1.0, 0.0)
+    for j in range(0, q):
+        below = tl.sum(tl.where(column == j, A, 0.0), 1)  # column j, by rows
+        beside = tl.sum(tl.where(row == j, A, 0.0), 0)  # the same, by columns
+        pivot = tl.maximum(tl.sum(tl.where(index == j, beside, 0.0), 0), shift)
+        root = 1.0 / tl.sqrt(pivot)
+        below = tl.where(index > j, below * root, 0.0)
+        beside = tl.where(index > j, beside * root, 0.0)
+        A = A - below[:, None] * beside[None, :]
+        pivot_row = tl.sum(tl.where(row == j, X, 0.0), 0) * root
+        X = tl.where(row == j, pivot_row[None, :], X - below[:, None] * pivot_row[None, :])
+    return tl.trans(X / by_column[None, :])
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _whitening(grams, found, q: tl.constexpr, size: tl.constexpr, shift):  # type: ignore[no-untyped-def]
+    """Load a Gram matrix, store its T."""
     number = tl.program_id(0).to(tl.int64)
     index = tl.arange(0, size)
     row, column = index[:, None], index[None, :]
     inside = (row < q) & (column < q)
     G = tl.load(grams + number * q * q + row * q + column, mask=inside, other=0.0)
-    by_row = tl.sqrt(tl.maximum(tl.sum(tl.where(row == column, G, 0.0), 1), 1e-37))
-    by_column = tl.sqrt(tl.maximum(tl.sum(tl.where(row == column, G, 0.0), 0), 1e-37))
-    A = G / by_row[:, None] / by_column[None, :] + tl.where(row == column, shift, 0.0)
-    A = tl.where(inside, A, tl.where(row == column, 1.0, 0.0))
-    X = tl.where(row == column, 1.0, 0.0)
-    for j in range(0, q):
-        pivot = tl.maximum(tl.sum(tl.sum(tl.where((row == j) & (column == j), A, 0.0), 1), 0), shift)
-        root = 1.0 / tl.sqrt(pivot)
-        below = tl.sum(tl.where(column == j, A, 0.0), 1) * root  # column j of L, by rows
-        beside = tl.sum(tl.where(row == j, A, 0.0), 0) * root  # the same, by columns
-        below = tl.where(index > j, below, 0.0)
-        beside = tl.where(index > j, beside, 0.0)
-        A = A - below[:, None] * beside[None, :]
-        pivot_row = tl.sum(tl.where(row == j, X, 0.0), 0) * root
-        X = tl.where(row == j, pivot_row[None, :], X - below[:, None] * pivot_row[None, :])
-    transposed = X / by_column[None, :]
-    tl.store(inverses + number * q * q + column * q + row, transposed, mask=inside)
+    tl.store(found + number * q * q + row * q + column, _inverse_root(G, q, size, shift), mask=inside)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _orthonormal(C, SC, q, columns: tl.constexpr, shift, epsilon):  # type: ignore[no-untyped-def]
+    """Make combinations orthonormal; see `cpaan.functional.eigen.leading_combinations`."""
+    index = tl.arange(0, columns)
+    rounding = tl.maximum(epsilon * tl.sum(C * C, 0), 1e-37)
+    gram = tl.dot(tl.trans(C), SC, input_precision="tf32x3")
+    gram += tl.where(index[:, None] == index[None, :], rounding[None, :], 0.0)
+    T = _inverse_root(gram, q, columns, shift)
+    return tl.dot(C, T, input_precision="tf32x3"), tl.dot(SC, T, input_precision="ieee")
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _combinations(  # type: ignore[no-untyped-def]
+    grams, start, found, k, positive, q, steps, shift, epsilon, size: tl.constexpr, columns: tl.constexpr
+):
+    """Do all of `cpaan.functional.eigen.leading_combinations` for one Gram matrix."""
+    number = tl.program_id(0).to(tl.int64)
+    row, column = tl.arange(0, size), tl.arange(0, columns)
+    across = (row[:, None] < k) & (row[None, :] < k)
+    S = tl.load(grams + number * k * k + row[:, None] * k + row[None, :], mask=across, other=0.0)
+    S = S / tl.maximum(tl.max(tl.max(tl.where(row[:, None] == row[None, :], S, 0.0), 1), 0), 1e-37)
+    place, inside = row[:, None] * q + column[None, :], (row[:, None] < k) & (column[None, :] < q)
+    C = tl.load(start + place, mask=inside, other=0.0)
+    J = tl.where(row < positive, 1.0, -1.0)[:, None]
+    C, SC = _orthonormal(C, tl.dot(S, C, input_precision="tf32x3"), q, columns, shift, epsilon)
+    for _ in range(steps):
+        once = J * SC
+        S_once = tl.dot(S, once, input_precision="tf32x3")
+        squares = tl.where(column < q, tl.sum(once * S_once, 0), float("inf"))
+        C = J * S_once - C * (tl.min(squares, 0) / 2)
+        C, SC = _orthonormal(C, tl.dot(S, C, input_precision="tf32x3"), q, columns, shift, epsilon)
+    tl.store(found + number * k * q + place, C, mask=inside)
 
 
 def eigh_by_size(matrices: Tensor) -> tuple[Tensor, Tensor]:
-    """Decompose symmetric float32 matrices (…, q, q); eigenvalues by falling absolute value, eigenvectors as columns."""
+    """Decompose symmetric matrices (…, q, q), q up to 32: eigenvalues by falling size, eigenvectors as columns."""
     flat = matrices.reshape(-1, *matrices.shape[-2:]).contiguous()
     q = flat.shape[-1]
     values, vectors = flat.new_empty(flat.shape[:2]), torch.empty_like(flat)
@@ -92,14 +135,27 @@ def eigh_by_size(matrices: Tensor) -> tuple[Tensor, Tensor]:
     return values.reshape(matrices.shape[:-1]), vectors.reshape(matrices.shape)
 
 
-def inverse_factor(grams: Tensor, shift: float) -> Tensor:
+def whitening(grams: Tensor, shift: float) -> Tensor:
     """Give T such that Y T is orthonormal where YᵀY is a Gram matrix (…, q, q), as `shifted_cholesky` would."""
     flat = grams.reshape(-1, *grams.shape[-2:]).contiguous()
-    inverses = torch.empty_like(flat)
+    found = torch.empty_like(flat)
     q = flat.shape[-1]
     if len(flat):
-        _inverse_factor[(len(flat),)](flat, inverses, q, _padded(q), shift, num_warps=1)
-    return inverses.reshape(grams.shape)
+        _whitening[(len(flat),)](flat, found, q, _padded(q), shift, num_warps=1 if q <= SMALL else 4)
+    return found.reshape(grams.shape)
+
+
+def leading_combinations(grams: Tensor, start: Tensor, positive: int, steps: int, shift: float) -> Tensor:
+    """Do what `cpaan.functional.eigen.leading_combinations` says, from Gram matrices (…, k, k)."""
+    flat = grams.reshape(-1, *grams.shape[-2:]).contiguous()
+    k, q = start.shape
+    found = flat.new_empty(len(flat), k, q)
+    size, columns, epsilon = _padded(k), _padded(q), torch.finfo(torch.float32).eps
+    if len(flat):
+        _combinations[(len(flat),)](
+            flat, start, found, k, positive, q, steps, shift, epsilon, size, columns, num_warps=WARPS[size]
+        )
+    return found.reshape(*grams.shape[:-1], q)
 
 
 def _padded(q: int) -> int:

@@ -2,7 +2,9 @@
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import leaky_relu, linear, log_softmax
+from torch.nn.functional import linear, log_softmax
+
+from cpaan.nn.dense import dense
 
 
 class Discriminator(nn.Module):
@@ -36,12 +38,14 @@ class Discriminator(nn.Module):
 
     def forward(self, examples: Tensor, prototypes: Tensor) -> Tensor:
         """Give log-probabilities of shape (…, classes + 1); the last column is "fake"."""
+        examples, prototypes = (features.to(self.input.weight.dtype) for features in (examples, prototypes))
         if self.gain != 1:
             examples, prototypes = examples * self.gain, prototypes * self.gain
-        hidden = leaky_relu(self.input(examples), self.negative_slope)
-        hidden = leaky_relu(self.hidden(hidden), self.negative_slope)
+        hidden = dense(examples, self.input.weight, self.input.bias, self.negative_slope)
+        hidden = dense(hidden, self.hidden.weight, self.hidden.bias, self.negative_slope)
         # As in attention: a product of two vectors of unit entries grows with the root of their length.
         weights = self.of_prototype(prototypes) * self.of_prototype.out_features**-0.5
         # The class weights and that of "fake" as one matrix: one product, and nothing to put together behind it.
         bias = torch.cat([weights.new_zeros(weights.shape[-2]), self.of_fake.bias])
-        return log_softmax(linear(hidden, torch.cat([weights, self.of_fake.weight], dim=-2), bias), dim=-1)
+        logits = linear(hidden, torch.cat([weights, self.of_fake.weight], dim=-2), bias)
+        return log_softmax(logits.float(), dim=-1)

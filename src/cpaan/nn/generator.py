@@ -5,6 +5,8 @@ from typing import NamedTuple
 from torch import Tensor, nn
 from torch.nn.functional import leaky_relu, linear
 
+from cpaan.nn.dense import dense
+
 
 class Condition(NamedTuple):
     """What a translation has in common with others between the same classes and with the same noise."""
@@ -31,6 +33,8 @@ class Generator(nn.Module):
     gain : inputs are multiplied and outputs divided by it, so that layers see values of about one
         whatever the units of the features; 1 is the paper's
     negative_slope : of the leaky ReLUs
+
+    Layers compute in the precision of their weights, whatever that of the features is.
 
     >>> import torch
     >>> generator = Generator(dimension=2, width=8, residual=True)
@@ -70,7 +74,7 @@ class Generator(nn.Module):
         """Do once what several translations between the same classes share."""
         hidden = self.from_source(source) + self.to_target(target)
         if noise is not None and self.of_noise is not None:
-            hidden = hidden + linear(noise, self.of_noise)
+            hidden = hidden + linear(noise.to(self.of_noise.dtype), self.of_noise)
         return Condition(hidden, target - source if self.residual else None)
 
     def from_source(self, source: Tensor) -> Tensor:
@@ -83,12 +87,13 @@ class Generator(nn.Module):
 
     def translate(self, example: Tensor, condition: Condition) -> Tensor:
         """Translate `example` between the classes of the condition."""
-        hidden = linear(self._gained(example), self.of_example) + condition.hidden
-        hidden = self.hidden(leaky_relu(hidden, self.negative_slope))
-        made: Tensor = self.output(leaky_relu(hidden, self.negative_slope))
+        hidden = leaky_relu(linear(self._gained(example), self.of_example) + condition.hidden, self.negative_slope)
+        hidden = dense(hidden, self.hidden.weight, self.hidden.bias, self.negative_slope)
+        made = dense(hidden, self.output.weight, self.output.bias)
         if self.gain != 1:
             made = made / self.gain
         return made if condition.shift is None else made + example + condition.shift
 
     def _gained(self, features: Tensor) -> Tensor:
+        features = features.to(self.of_example.dtype)
         return features if self.gain == 1 else features * self.gain

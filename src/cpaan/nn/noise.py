@@ -70,5 +70,6 @@ class MixtureNoise(nn.Module):
         """Give the noise vectors of a draw."""
         # Products with one-hot rows: the derivative of indexing would sort its indices.
         assert draw.component is not None
-        mean: Tensor = draw.component @ self.mu
-        return torch.addcmul(mean, draw.component @ self.sigma, draw.epsilon)
+        component, epsilon = (part.to(self.mu.dtype) for part in (draw.component, draw.epsilon))
+        mean: Tensor = component @ self.mu
+        return torch.addcmul(mean, component @ self.sigma, epsilon)

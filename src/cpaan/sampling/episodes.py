@@ -125,6 +125,10 @@ class EpisodeSampler(Protocol):
     def draw(self, generator: torch.Generator) -> Episode:
         """Draw one episode."""
 
+    @property
+    def waits(self) -> bool:
+        """Whether a draw waits for the host, because examples are stored there."""
+
 
 @dataclass(frozen=True)
 class EpisodicSampler:
@@ -151,6 +155,11 @@ class EpisodicSampler:
         shots = self.base.draw_distinct(novel, self.shots, generator)
         return self.plan.episode(shots, self.base, rest, generator)
 
+    @property
+    def waits(self) -> bool:
+        """Whether a draw waits for the host."""
+        return not isinstance(self.base.rows, Tensor)
+
 
 @dataclass(frozen=True)
 class DirectSampler:
@@ -169,3 +178,8 @@ class DirectSampler:
         shots = self.novel.draw_distinct(order[: self.novel_classes], self.shots, generator)
         everything = torch.arange(self.base.n_classes, device=device)
         return self.plan.episode(shots, self.base, everything, generator)
+
+    @property
+    def waits(self) -> bool:
+        """Whether a draw waits for the host."""
+        return not (isinstance(self.base.rows, Tensor) and isinstance(self.novel.rows, Tensor))

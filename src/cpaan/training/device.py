@@ -21,3 +21,13 @@ def choose_device(name: str) -> torch.device:
         reason = str(error).splitlines()[0]
         raise InputError(f"torch cannot use the device {name!r} here ({reason}); try device='auto'") from error
     return torch.device(name)
+
+
+def layer_precision(device: torch.device) -> torch.dtype:
+    """Give the precision in which layers are best computed while they train.
+
+    >>> layer_precision(torch.device("cpu"))
+    torch.float32
+    """
+    half = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
+    return torch.bfloat16 if half else torch.float32

@@ -3,6 +3,7 @@
 Nothing here looks at a value on the host and every shape is fixed, so the whole step can be captured as one graph.
 """
 
+import copy
 from dataclasses import dataclass
 
 import torch
@@ -16,10 +17,13 @@ from cpaan.objectives.adversarial import fake_loss, fooling_loss, real_loss
 from cpaan.objectives.covariance import covariance_loss, heaviest_pairs
 from cpaan.objectives.cycle import cycle_loss
 from cpaan.sampling.episodes import Episode
+from cpaan.training.lanes import Lanes
+from cpaan.training.player import Player
 from cpaan.training.recipe import Recipe
 from cpaan.training.variant import Variant
 
 Losses = dict[str, Tensor]
+WAY_BACK, COVARIANCE, CYCLES = range(3)  # lanes
 
 
 @dataclass(frozen=True)
@@ -44,26 +48,27 @@ class TrainingStep:
     variant, recipe : which terms count, and how much
     base_factors : Tensor of shape (base classes of the bank, r, D)
         Factors of the base covariances; only looked at where the variant preserves covariance.
+    precision : of the networks' layers while they train; the weights themselves, losses and covariances are kept in
+        single precision
     """
 
-    def __init__(self, networks: Networks, variant: Variant, recipe: Recipe, base_factors: Tensor) -> None:
-        self.networks, self.variant, self.recipe, self.base_factors = networks, variant, recipe, base_factors
-        self.generator_parameters = networks.generator_parameters()
-        self.discriminator_parameters = networks.discriminator_parameters()
+    def __init__(
+        self,
+        networks: Networks,
+        variant: Variant,
+        recipe: Recipe,
+        base_factors: Tensor,
+        precision: torch.dtype = torch.float32,
+    ) -> None:
+        self.variant, self.recipe, self.base_factors = variant, recipe, base_factors
+        self.networks = networks if precision == torch.float32 else copy.deepcopy(networks).to(precision)
         # A tensor on the device, because a captured graph would keep a number as it was.
         self.learning_rate = torch.tensor(recipe.learning_rate, device=base_factors.device)
-        betas = (recipe.momentum, 0.999)
-        fused = base_factors.device.type in ("cpu", "cuda")
-        self.discriminator_optimizer, self.generator_optimizer = (
-            torch.optim.Adam(parameters, self.learning_rate, betas, fused=fused, capturable=base_factors.is_cuda)
-            for parameters in (self.discriminator_parameters, self.generator_parameters)
+        self.discriminators, self.generators = (
+            Player(kept(networks), kept(self.networks), self.learning_rate, recipe.momentum)
+            for kept in (Networks.discriminator_parameters, Networks.generator_parameters)
         )
-
-    def compile(self) -> None:
-        """Let torch.compile fuse what lies between matrix products; worth its minute on a GPU and many episodes."""
-        for name in ("translate", "discriminator_losses", "generator_losses"):
-            setattr(self, name, torch.compile(getattr(self, name), dynamic=False))
-        self._covariance_loss = torch.compiler.disable(self._covariance_loss)  # type: ignore[method-assign]
+        self.lanes = Lanes(base_factors.device, 3)
 
     def __call__(self, episode: Episode, generator: torch.Generator) -> Losses:
         """Train on one episode; gives the loss terms, detached."""
@@ -77,10 +82,13 @@ class TrainingStep:
     def train_on(self, episode: Episode, noise: Draw | None) -> Losses:
         """Train on one episode with given noise; nothing is random any more."""
         pairs = self.translate(episode, noise)
+        # What does not ask the discriminators goes on beside their update.
+        ahead = self.cycle_losses(episode, pairs) | self.covariance_losses(episode, pairs)
         losses = self.discriminator_losses(episode, pairs)
-        update(self.discriminator_optimizer, sum_of(losses), self.discriminator_parameters)
-        generator_losses = self.generator_losses(episode, pairs)
-        update(self.generator_optimizer, sum_of(self._weighted(generator_losses)), self.generator_parameters)
+        self.discriminators.update(sum_of(losses))
+        generator_losses = self.adversarial_losses(episode, pairs) | ahead
+        self.lanes.join(CYCLES, COVARIANCE)
+        self.generators.update(sum_of(self._weighted(generator_losses)))
         return {name: loss.detach() for name, loss in (losses | generator_losses).items()}
 
     def translate(self, episode: Episode, draw: Draw | None) -> Pairs:
@@ -92,49 +100,68 @@ class TrainingStep:
         novel_prototype = episode.novel_prototypes.unsqueeze(1)
         base_prototype = episode.base_prototypes[episode.base_labels]
         networks = self.networks
-        way_there = networks.novel_generator.condition(base_prototype, novel_prototype)
-        to_novel = networks.novel_generator.translate(episode.base_examples, way_there)
         noise = to_base = way_back = None
         if networks.base_generator is not None and networks.noise is not None and draw is not None:
-            # NOTE[paper]: the way back takes the same (y_n, y_b) pairs, with the same weights.
-            noise = networks.noise(draw)
-            way_back = networks.base_generator.condition(novel_prototype, base_prototype, noise)
-            to_base = networks.base_generator.translate(novel, way_back)
+            with self.lanes.beside(WAY_BACK):
+                # NOTE[paper]: the way back takes the same (y_n, y_b) pairs, with the same weights.
+                noise = networks.noise(draw)
+                way_back = networks.base_generator.condition(novel_prototype, base_prototype, noise)
+                to_base = networks.base_generator.translate(novel, way_back)
+        way_there = networks.novel_generator.condition(base_prototype, novel_prototype)
+        to_novel = networks.novel_generator.translate(episode.base_examples, way_there)
+        self.lanes.join(WAY_BACK)
         label = torch.arange(n, device=novel.device).unsqueeze(1)
         return Pairs(novel, label, to_novel, way_there, noise, to_base, way_back)
 
     def discriminator_losses(self, episode: Episode, pairs: Pairs) -> Losses:
         """Give the real and the fake terms of both games, with the translations held fixed."""
-        networks, made = self.networks, pairs.to_novel.detach()
+        networks, of_base = self.networks, Losses()
+        if networks.base_discriminator is not None and pairs.to_base is not None:
+            with self.lanes.beside(WAY_BACK):
+                made = pairs.to_base.detach()
+                real, fake = judge(networks.base_discriminator, episode.base_examples, made, episode.base_prototypes)
+                of_base["discriminator_base_real"] = real_loss(real, episode.base_labels)
+                of_base["discriminator_base_fake"] = fake_loss(fake, episode.weights)
+        made = pairs.to_novel.detach()
         real, fake = judge(networks.novel_discriminator, episode.novel_examples, made, episode.novel_prototypes)
-        losses = {
+        of_novel = {
             "discriminator_novel_real": real_loss(real, pairs.novel_label),
             "discriminator_novel_fake": fake_loss(fake, episode.weights),
         }
-        if networks.base_discriminator is not None and pairs.to_base is not None:
-            made = pairs.to_base.detach()
-            real, fake = judge(networks.base_discriminator, episode.base_examples, made, episode.base_prototypes)
-            losses["discriminator_base_real"] = real_loss(real, episode.base_labels)
-            losses["discriminator_base_fake"] = fake_loss(fake, episode.weights)
-        return losses
+        self.lanes.join(WAY_BACK)
+        return of_novel | of_base
 
-    def generator_losses(self, episode: Episode, pairs: Pairs) -> Losses:
-        """Give the terms that the generators minimise, each before its λ."""
-        networks, weights = self.networks, episode.weights
+    def adversarial_losses(self, episode: Episode, pairs: Pairs) -> Losses:
+        """Give what the generators pay for translations that are not taken for real."""
+        networks, weights, of_base = self.networks, episode.weights, Losses()
+        if networks.base_discriminator is not None and pairs.to_base is not None:
+            with self.lanes.beside(WAY_BACK):
+                believed = networks.base_discriminator(pairs.to_base, episode.base_prototypes)
+                of_base["adversarial_base"] = fooling_loss(believed, episode.base_labels, weights)
         believed = networks.novel_discriminator(pairs.to_novel, episode.novel_prototypes)
-        losses = {"adversarial_novel": fooling_loss(believed, pairs.novel_label, weights)}
-        if networks.base_generator is not None and networks.base_discriminator is not None:
-            assert pairs.to_base is not None
-            assert pairs.way_back is not None
-            believed = networks.base_discriminator(pairs.to_base, episode.base_prototypes)
-            losses["adversarial_base"] = fooling_loss(believed, episode.base_labels, weights)
+        of_novel = {"adversarial_novel": fooling_loss(believed, pairs.novel_label, weights)}
+        self.lanes.join(WAY_BACK)
+        return of_novel | of_base
+
+    def cycle_losses(self, episode: Episode, pairs: Pairs) -> Losses:
+        """Give the cycles' terms, where the variant has any, on a lane that is yet to join; each before its λ."""
+        networks, weights = self.networks, episode.weights
+        if networks.base_generator is None or pairs.to_base is None or pairs.way_back is None:
+            return {}
+        with self.lanes.beside(CYCLES):
             base_again = networks.base_generator.translate(pairs.to_novel, pairs.way_back)
             novel_again = networks.novel_generator.translate(pairs.to_base, pairs.way_there)
-            losses["cycle_base"] = cycle_loss(base_again, episode.base_examples, weights)
-            losses["cycle_novel"] = cycle_loss(novel_again, pairs.novel, weights)
-        if self.variant.covariance:
-            losses["covariance"] = self._covariance_loss(episode, pairs)
-        return losses
+            return {
+                "cycle_base": cycle_loss(base_again, episode.base_examples, weights),
+                "cycle_novel": cycle_loss(novel_again, pairs.novel, weights),
+            }
+
+    def covariance_losses(self, episode: Episode, pairs: Pairs) -> Losses:
+        """Give the covariance's term, where the variant has it, on a lane that is yet to join; before its λ."""
+        if not self.variant.covariance:
+            return {}
+        with self.lanes.beside(COVARIANCE):
+            return {"covariance": self._covariance_loss(episode, pairs)}
 
     def _covariance_loss(self, episode: Episode, pairs: Pairs) -> Tensor:
         counted = episode.related.gather(1, episode.base_labels.expand(len(episode.related), -1))
@@ -146,8 +173,8 @@ class TrainingStep:
         else:
             weights = episode.class_weights
             factors = self.base_factors[episode.base_classes].unsqueeze(0)
-        counted = counted.to(pairs.to_novel.dtype)
-        return covariance_loss(pairs.to_novel, counted, factors, weights, self.recipe.ky_fan_rank)
+        made = pairs.to_novel.to(factors.dtype)
+        return covariance_loss(made, counted.to(made.dtype), factors, weights, self.recipe.ky_fan_rank)
 
     def _weighted(self, losses: Losses) -> Losses:
         cycle, covariance = self.recipe.cycle_weight, self.recipe.covariance_weight
@@ -160,13 +187,6 @@ def judge(discriminator: Discriminator, real: Tensor, made: Tensor, prototypes: 
     rows = [real.flatten(0, 1), made.flatten(0, 1)]
     of_real, of_made = discriminator(torch.cat(rows), prototypes).split([len(part) for part in rows])
     return of_real.unflatten(0, real.shape[:2]), of_made.unflatten(0, made.shape[:2])
-
-
-def update(optimizer: torch.optim.Optimizer, loss: Tensor, parameters: list[torch.nn.Parameter]) -> None:
-    """Take one step of these parameters; the other players' gradients are neither wanted nor computed."""
-    optimizer.zero_grad()
-    loss.backward(inputs=parameters)
-    optimizer.step()
 
 
 def sum_of(losses: Losses) -> Tensor:

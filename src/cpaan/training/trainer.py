@@ -8,7 +8,7 @@ from typing import Protocol
 import torch
 
 from cpaan.sampling.episodes import EpisodeSampler
-from cpaan.training.capture import Captured
+from cpaan.training.captured import Captured, DrawnAhead
 from cpaan.training.history import History
 from cpaan.training.step import TrainingStep
 
@@ -64,8 +64,9 @@ def train(
     def take_step() -> None:
         history.add(step(sampler.draw(generator), generator))
 
-    on_gpu = generator.device.type == "cuda"
-    next_episode = Captured(take_step, generator) if on_gpu else take_step
+    next_episode: Callable[[], None] = take_step
+    if generator.device.type == "cuda" and not sampler.waits:
+        next_episode = Captured(DrawnAhead(step, sampler, generator, history), generator)
     every = max(1, recipe.episodes // LOGGINGS)
     with fast_products():
         for episode in range(recipe.episodes):
