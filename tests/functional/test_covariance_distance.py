@@ -66,6 +66,14 @@ def test_long_factors_give_a_lower_bound_that_is_close_and_a_subgradient(r: int,
     assert float(change) == pytest.approx(float((samples.grad * step).sum()), rel=2e-2)
 
 
+@pytest.mark.parametrize("shared", [False, True])
+def test_many_pairs_are_those_of_one_novel_class_after_the_other(shared: bool) -> None:
+    base, samples = factors(1 if shared else 3, 150, 6, 20), normal(3, 5, 20, seed=1)
+    bases = base.expand(3, -1, -1, -1).split(1)
+    expected = [covariance_distance(*part, 4) for part in zip(bases, samples.split(1), strict=True)]
+    torch.testing.assert_close(covariance_distance(base, samples, 4), torch.cat(expected), rtol=1e-9, atol=0)
+
+
 @pytest.mark.parametrize("D", [8, 60])
 def test_no_gradient_flows_to_the_base(D: int) -> None:
     base = factors(1, 2, 4, D).requires_grad_()

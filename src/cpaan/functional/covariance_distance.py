@@ -4,6 +4,7 @@ A base class has its covariance as a factor F, its principal axes times their de
 synthetic examples of a novel class have theirs as a factor G, their own deviations. Differences are never built.
 """
 
+from itertools import repeat
 from typing import Any
 
 import torch
@@ -24,6 +25,7 @@ ROWS = 64  # of both factors together that are looked at first
 WHOLE, LEADING = 40, 32  # made examples that are taken as they are, and directions that stand for more of them
 PRODUCTS = 4  # that find those
 OVERSAMPLING = 6
+PAIRS_IN_CACHE = 200  # that a processor takes at a time
 
 
 def covariance_distance(base: Tensor, samples: Tensor, m: int) -> Tensor:
@@ -90,6 +92,16 @@ def eigenpairs_of_difference(base: Tensor, samples: Tensor, m: int) -> tuple[Ten
     W Wᵀ. Where rows were left out, a product with the whole difference follows. Last, Rayleigh–Ritz: the eigenvalues
     of the whole difference among the vectors found, whose sum is too small by less than 1e-3 on real features.
     """
+    at_a_time = len(samples) if samples.is_cuda else max(1, PAIRS_IN_CACHE // base.shape[1])
+    if at_a_time >= len(samples):
+        return _eigenpairs(base, samples, m)
+    bases = base.split(at_a_time) if len(base) == len(samples) else repeat(base)
+    found = [_eigenpairs(*part, m) for part in zip(bases, samples.split(at_a_time), strict=False)]
+    theta, axes = (torch.cat(parts) for parts in zip(*found, strict=True))
+    return theta, axes
+
+
+def _eigenpairs(base: Tensor, samples: Tensor, m: int) -> tuple[Tensor, Tensor]:
     made = _leading_directions(samples)
     few = base if base.shape[-2] <= ROWS - made.shape[-2] else base[..., : ROWS - made.shape[-2], :]
     count = min(m + OVERSAMPLING, few.shape[-2] + made.shape[-2], samples.shape[-1])
