@@ -1,15 +1,15 @@
-# make demo: set up and run the main job.   make test: set up and pass the tests.
+# make demo: set up and run the main job.   make test: set up and pass the tests.   make docs: set up and build the pages.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test check format clean
+.PHONY: demo test check format clean browser docs
 .DEFAULT_GOAL := demo
 
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[report,cluster,dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[report,tensorboard,cluster,docs,dev]'
 	touch $@
 
 demo: $(STAMP)
@@ -17,6 +17,16 @@ demo: $(STAMP)
 
 test: $(STAMP)
 	$(BIN)/python -m pytest
+
+# The tests of the report want a browser; without one they are skipped and say so.
+CHROMIUM := apt-get install --yes --no-install-recommends chromium
+browser:
+	command -v chromium >/dev/null || command -v google-chrome >/dev/null || $(CHROMIUM) || (apt-get update && $(CHROMIUM))
+
+# The variable silences a word of the theme's makers about another program.
+docs: $(STAMP)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+	@echo "Written: site/index.html"
 
 check: $(STAMP)
 	$(BIN)/ruff check .
@@ -29,4 +39,4 @@ format: $(STAMP)
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf $(VENV) demo .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
+	rm -rf $(VENV) demo site .mypy_cache .pytest_cache .ruff_cache .import_linter_cache

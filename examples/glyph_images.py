@@ -9,13 +9,12 @@ and fills the low-shot table for them, each with the command that is printed.
 import argparse
 import json
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 from PIL import Image
 
+from cpaan.cli.app import app
 from cpaan.data.glyphs import GLYPHS, glyph_split, load_glyphs
 
 PIXELS = 28
@@ -50,11 +49,11 @@ def commands(folder: Path, epochs: int, width: int) -> list[list[str]]:
     images, setup, backbone, bank = (str(folder / name) for name in ("images", "setup.json", "backbone", "bank.npz"))
     recipe = ["--recipe", "small", "--size", str(PIXELS), "--epochs", str(epochs)]
     numbers = ["--set", f"width={width}", "--set", "batch_size=64", "--set", "learning_rate=0.1"]
-    methods = ["--methods", "nearest-prototype,linear", "--shots", "1,5", "--trials", "3"]
+    methods = ["--methods", "nearest-prototype,linear,empirical-bayes", "--shots", "1,5", "--trials", "3"]
     return [
         ["backbone", "train", images, "--setup", setup, *recipe, *numbers, "-o", backbone, "--overwrite"],
         ["features", "extract", images, "--backbone", backbone, "-o", bank],
-        ["bench", bank, "--setup", setup, *methods, "-o", str(folder / f"run-{epochs}-{width}")],
+        ["bench", bank, "--setup", setup, *methods, "--measure", "top1", "-o", str(folder / f"run-{epochs}-{width}")],
     ]
 
 
@@ -62,14 +61,14 @@ def main() -> None:
     """Run the example."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("glyph-run"))
-    parser.add_argument("--epochs", type=int, default=30)
-    parser.add_argument("--width", type=int, default=16)
+    parser.add_argument("--epochs", type=int, default=20)
+    parser.add_argument("--width", type=int, default=8)
     parser.add_argument("--characters", default=GLYPHS, help="use these alone, for a quicker run")
     given = parser.parse_args()
     write_images(given.out, given.characters)
     for command in commands(given.out, given.epochs, given.width):
         print(f"\n$ cpaan {shlex.join(command)}", flush=True)
-        subprocess.run([sys.executable, "-m", "cpaan", *command], check=True)
+        app(command, standalone_mode=False)
 
 
 if __name__ == "__main__":

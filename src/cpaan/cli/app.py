@@ -11,6 +11,7 @@ from typer.core import TyperGroup
 from cpaan.cli.backbone import backbone_app
 from cpaan.cli.bench import bench, methods, table
 from cpaan.cli.features import features_app
+from cpaan.cli.report import report
 from cpaan.errors import InputError
 
 USAGE_ERROR = 2
@@ -108,11 +109,15 @@ def fit(
     seed: Annotated[int, typer.Option(help="Decides every random draw.")] = 0,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")] = "auto",
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a model that is there.")] = False,
+    log: Annotated[
+        str | None, typer.Option(help="tensorboard: write losses to the folder OUTPUT-tensorboard as well.")
+    ] = None,
 ) -> None:
     """Train an augmenter on base classes.
 
     Example: cpaan fit base.npz -o model --episodes 2000 --set perplexity=8
     """
+    from cpaan.cli.logs import check_log, logged
     from cpaan.cli.numbers import parse_numbers
     from cpaan.cli.progress import training_bars
     from cpaan.data.archive import read_bank
@@ -123,9 +128,11 @@ def fit(
     numbers |= {name: value for name, value in (("episodes", episodes), ("reservoir", reservoir)) if value is not None}
     augmenter = make_augmenter(method, Settings(recipe, device, seed, numbers=numbers))
     require_model_folder(output, overwrite=overwrite)
+    check_log(log)
+    logs = output.parent / f"{output.name}-tensorboard"  # beside the model, which is written whole or not at all
     base_set = read_bank(base).train
     novel_set = None if novel is None else read_bank(novel).train
-    with training_bars() as bars:
+    with training_bars() as shown, logged(shown, log, logs) as bars:
         augmenter.tell = bars(f"training {method}")
         if novel_set is None:
             augmenter.fit(base_set.features, base_set.names)
@@ -135,6 +142,8 @@ def fit(
             raise InputError(f"{method} is not trained on novel classes; leave --novel out")
     augmenter.save(output)
     typer.echo(f"{output}: {method}, trained on {base_set.n_classes} base classes of {len(base_set)} examples")
+    if log is not None:
+        typer.echo(f"{logs}: losses; look at them with tensorboard --logdir {logs}")
 
 
 @app.command()
@@ -191,6 +200,7 @@ app.add_typer(backbone_app, name="backbone")
 app.add_typer(features_app, name="features")
 app.command()(bench)
 app.command()(table)
+app.command()(report)
 app.command()(methods)
 
 

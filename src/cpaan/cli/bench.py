@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -60,6 +60,9 @@ def bench(
         str | None, typer.Option(help="What the features are, for the table; the file's name by default.")
     ] = None,
     from_paper: Annotated[bool, typer.Option("--from-paper", help="Print the published table beside.")] = False,
+    log: Annotated[
+        str | None, typer.Option(help="tensorboard: write losses and accuracies to the folder tensorboard of the run.")
+    ] = None,
 ) -> None:
     """Fill the paper's table for a bank of features. An interrupted run goes on where it stopped.
 
@@ -78,6 +81,7 @@ def bench(
     if suffix and normalize not in (None, suffix):
         raise InputError(f"methods ask for +{suffix} and --normalize for {normalize}; a run has one normalization")
 
+    from cpaan.cli.logs import check_log, logged
     from cpaan.cli.progress import training_bars
     from cpaan.data.benchmark import load_benchmark
     from cpaan.evaluation.benchmark import Plan, run_benchmark
@@ -94,9 +98,14 @@ def bench(
         representation=representation or bank.stem,
     )
     _require_reference(reference, listed)
+    check_log(log)
     data = load_benchmark(bank, setup, test=test, splits=splits or (), part=part)
-    with training_bars() as bars:
-        run_benchmark(plan, data, output, jobs=jobs, scheduler=scheduler, bars=bars)
+    origin: dict[str, Any] = {"bank": str(bank), "setup": str(setup), "test": None if test is None else str(test)}
+    origin |= {"splits": [str(path) for path in splits or ()], "part": part}
+    with training_bars() as shown, logged(shown, log, output / "tensorboard") as bars:
+        rows = run_benchmark(plan, data, output, jobs=jobs, scheduler=scheduler, bars=bars, origin=origin)
+        if log is not None:
+            bars.accuracies(rows)
     _from_folder(output, reference or listed[0], measure, from_paper)
 
 

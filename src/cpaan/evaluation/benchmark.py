@@ -16,6 +16,7 @@ from cpaan.evaluation.cell import Cell, Row, run_cell
 from cpaan.evaluation.executors import run_here, run_in_processes, run_on_dask
 from cpaan.evaluation.learned import Learned, learn
 from cpaan.evaluation.normalization import Normalization
+from cpaan.evaluation.sample_drawer import Drawer
 from cpaan.evaluation.store import MODELS, RunFolder
 from cpaan.methods import OWN, Settings, find_method, make_classifier, require_known_numbers
 from cpaan.training.trainer import Bars
@@ -84,6 +85,7 @@ def run_benchmark(
     jobs: int = 1,
     scheduler: str | None = None,
     bars: Bars | None = None,
+    origin: Mapping[str, Any] | None = None,
 ) -> list[Row]:
     """Run what is still missing of a plan, and give all rows.
 
@@ -95,21 +97,24 @@ def run_benchmark(
     jobs : processes on this machine
     scheduler : address of a Dask scheduler that does the cells instead
     bars : shows the progress of training and of the cells
+    origin : the files that the data came from, for the record
     """
     data.shots(plan.trials - 1, max(plan.shots))  # fails early where there are too few examples or split files
     normalized = normalize(data, plan.normalize)
     run = RunFolder(folder)
-    is_new = run.begin({**asdict(plan), "data": data.fingerprint}, versions())
+    is_new = run.begin({**asdict(plan), "data": data.fingerprint}, versions(), origin)
     cells = plan.cells()
     done = {(row["method"], row["shots"], row["trial"]) for row in run.rows() if row["setting"] == "GLSL"}
     missing = [cell for cell in cells if (cell.method, cell.shots, cell.trial) not in done]
-    wanted = {cell.method: cell.classifier for cell in missing}
+    drawer = Drawer(folder, normalized, min(plan.shots), plan.seed)
+    wanted = _wanted(cells, missing, drawer, folder / MODELS)
     try:
         learned = learn(wanted, normalized.base_train, plan.method_settings(), folder / MODELS, bars)
     except InputError:
         if is_new:  # wrong settings are noticed by the estimators themselves, and a run of such cannot go on
             run.discard()
         raise
+    drawer.draw(learned.augmenters)
     finished = len(cells) - len(missing)
     tell = (lambda done, total: None) if bars is None else bars.count("evaluating", "cells")
     try:
@@ -121,6 +126,20 @@ def run_benchmark(
         run.write_csv()
     run.finish()
     return run.rows()
+
+
+def _wanted(cells: Sequence[Cell], missing: Sequence[Cell], drawer: Drawer, models: Path) -> dict[str, str]:
+    """Give the methods that must be at hand, with their classifiers: for missing cells, or for a missing sample.
+
+    A method whose cells are all done is sampled only where what it learned was kept.
+    """
+    wanted = {cell.method: cell.classifier for cell in missing}
+    kept = {
+        cell.method: cell.classifier
+        for cell in cells
+        if find_method(cell.method).augmenter is not None and (models / cell.method / "config.json").exists()
+    }
+    return wanted | {name: kept[name] for name in drawer.missing(kept)}
 
 
 def normalize(data: BenchmarkData, kind: str) -> BenchmarkData:

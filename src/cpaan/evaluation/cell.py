@@ -63,12 +63,15 @@ def run_cell(data: BenchmarkData, learned: Learned, cell: Cell) -> list[Row]:
     ]
 
 
+def cell_seed(seed: int, trial: int, shots: int) -> int:
+    """Give one seed for each cell: not to depend on which cells were done before, and by whom."""
+    return int(np.random.SeedSequence([seed, trial, shots]).generate_state(1)[0] >> 1)
+
+
 def _augment(augmenter: BaseAugmenter | None, shots: FeatureSet, cell: Cell) -> tuple[NDArray[Any], NDArray[np.int64]]:
     if augmenter is None:
         return np.empty((0, shots.dimension), np.float32), np.empty(0, np.int64)
-    # One seed for each cell: not to depend on which cells were done before, and by whom.
-    seeds = np.random.SeedSequence([cell.seed, cell.trial, cell.shots]).generate_state(1)
-    augmenter.random_state = int(seeds[0] >> 1)
+    augmenter.random_state = cell_seed(cell.seed, cell.trial, cell.shots)
     names = [("novel", int(label)) for label in shots.labels]
     made, made_names = augmenter.augment(shots.features, names)
     return np.asarray(made), np.array([name[1] for name in made_names], dtype=np.int64)

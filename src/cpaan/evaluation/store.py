@@ -1,12 +1,13 @@
 """A run on disk: its configuration, every finished cell, and a mark when all are done.
 
 `config.json`, `results.jsonl` (a line for each cell and setting, written as soon as the cell is done), `results.csv`
-(the same, sorted), `models/` and, at the end, `DONE`. Tables are made from these alone.
+(the same, sorted), `models/`, `sample/` and, at the end, `DONE`. Tables and figures are made from these alone.
 """
 
 import json
 import os
 import shutil
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 from cpaan.data.atomic import write_atomically
 from cpaan.data.csv_text import csv_text
 from cpaan.errors import InputError
+from cpaan.evaluation.sample import SAMPLE
 
 Row = dict[str, Any]
 MODELS = "models"
@@ -42,8 +44,15 @@ class RunFolder:
         self.path = path
         self.results = path / "results.jsonl"
 
-    def begin(self, config: dict[str, Any], versions: dict[str, str]) -> bool:
-        """Write the configuration, or check that the run that is there has the same; tells whether the run is new."""
+    def begin(self, config: dict[str, Any], versions: dict[str, str], origin: Mapping[str, Any] | None = None) -> bool:
+        """Write the configuration, or check that the run that is there has the same; tells whether the run is new.
+
+        Parameters
+        ----------
+        config : what results depend on
+        versions : of the libraries
+        origin : the files that the data came from, for the record only: the same data may lie elsewhere tomorrow
+        """
         existing = self.config()
         if existing is None:
             self._require_new()
@@ -51,7 +60,7 @@ class RunFolder:
                 self.path.mkdir(parents=True, exist_ok=True)
             except OSError as error:
                 raise InputError(f"cannot write a run to {self.path}: {error.strerror or error}") from error
-            content = json.dumps({"config": config, "versions": versions}, indent=1)
+            content = json.dumps({"config": config, "versions": versions, "origin": dict(origin or {})}, indent=1)
             write_atomically(self.path / "config.json", content.encode())
             return True
         config = json.loads(json.dumps(config))  # as it reads back: tuples are lists
@@ -63,23 +72,28 @@ class RunFolder:
 
     def discard(self) -> None:
         """Remove a run in which nothing was evaluated yet."""
-        shutil.rmtree(self.path / MODELS, ignore_errors=True)
+        for name in (MODELS, SAMPLE):
+            shutil.rmtree(self.path / name, ignore_errors=True)
         (self.path / "config.json").unlink(missing_ok=True)
         with suppress(OSError):
             self.path.rmdir()
 
     def config(self) -> dict[str, Any] | None:
         """Give the configuration of the run that is there, if any."""
+        found = self.record()
+        return None if found is None else dict(found["config"])
+
+    def record(self) -> dict[str, Any] | None:
+        """Give the configuration together with the versions and the origin of the data, where they are known."""
         try:
             found = json.loads((self.path / "config.json").read_text(encoding="utf-8"))
         except (FileNotFoundError, NotADirectoryError):
             return None
         except (OSError, ValueError) as error:
             raise InputError(f"{self.path / 'config.json'} cannot be read: {error}") from error
-        if not isinstance(found, dict) or "config" not in found:
+        if not isinstance(found, dict) or not isinstance(found.get("config"), dict):
             raise InputError(f"{self.path} holds something else than a benchmark run; give another folder")
-        config: dict[str, Any] = found["config"]
-        return config
+        return found
 
     def rows(self) -> list[Row]:
         """Read all finished rows; a line torn by a crash is as if never written."""

@@ -1,0 +1,78 @@
+"""Losses and accuracies for TensorBoard, beside whatever shows the progress."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from cpaan.errors import InputError
+from cpaan.evaluation.summary import summarize_rows
+from cpaan.training.trainer import Bars, Progress
+
+_TRAINING = "training "
+
+
+class TensorBoardBars:
+    """Shows progress as other bars do and writes every loss to a folder, one run for each training.
+
+    Parameters
+    ----------
+    bars : what shows the progress
+    folder : of the logs; nothing is made before there is something to write
+    writer : makes what writes to a folder
+    """
+
+    def __init__(self, bars: Bars, folder: Path, writer: Callable[[str], Any]) -> None:
+        self.bars, self.folder, self._writer = bars, folder, writer
+        self._open: dict[str, Any] = {}
+
+    def __call__(self, title: str) -> Callable[[Progress], None]:
+        """Give what a training is to tell its progress to."""
+        shown, name = self.bars(title), title.removeprefix(_TRAINING)
+
+        def tell(progress: Progress) -> None:
+            shown(progress)
+            for term, value in progress.losses.items():
+                self.writer(name).add_scalar(f"loss/{term}", value, progress.episode)
+
+        return tell
+
+    def count(self, title: str, unit: str) -> Callable[[int, int], None]:
+        """Give what is told how many of how many things are done; there is nothing to log in that."""
+        return self.bars.count(title, unit)
+
+    def accuracies(self, rows: Sequence[dict[str, Any]]) -> None:
+        """Write the mean accuracies of a run, with the number of shots as the step."""
+        for measure in ("top1", "top5"):
+            for ((method, _), setting, shots), found in summarize_rows(rows, measure).items():
+                self.writer(method).add_scalar(f"accuracy/{setting} {measure}", found.mean, shots)
+
+    def writer(self, name: str) -> Any:
+        """Give the writer of a training, made when it is first used."""
+        if name not in self._open:
+            self._open[name] = self._writer(str(self.folder / name))
+        return self._open[name]
+
+    def close(self) -> None:
+        """Write what is still in memory."""
+        for writer in self._open.values():
+            writer.close()
+
+
+@contextmanager
+def tensorboard_bars(bars: Bars, folder: Path) -> Iterator[TensorBoardBars]:
+    """Log to a folder while the block runs."""
+    logging = TensorBoardBars(bars, folder, find_writer())
+    try:
+        yield logging
+    finally:
+        logging.close()
+
+
+def find_writer() -> Callable[[str], Any]:
+    """Give what writes logs; refuse where it is not installed."""
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError as error:
+        raise InputError("--log tensorboard needs TensorBoard: pip install 'cpaan[tensorboard]'") from error
+    return SummaryWriter
