@@ -14,7 +14,7 @@ derivative; and the floor, the matrix products of this package's step done again
 as well. All are timed in turns in one run, so that the ratios hold on a busy machine too.
 
 With a bank the recipe quick is also trained to its end on the bank's base classes. `--agreement` compares the losses of
-the last tenth of so many episodes, this package's training against single precision step by step, three seeds each.
+the last tenth of so many episodes, a GPU's precision against single precision step by step, three seeds each.
 `--whole` trains `drawn` for as many episodes as the paper, 100,000, or as many as it says.
 """
 
@@ -214,11 +214,12 @@ def repeat(action: Callable[[], Any], times: int) -> None:
 
 
 def agreement(name: str, device: torch.device, episodes: int) -> dict[str, Any]:
-    """Compare the losses at the end of training between this package's way and single precision, step by step."""
+    """Compare the losses at the end of training between a GPU's precision and single precision, step by step."""
     trial = Trial(name, device)
+    half = trial.as_package if device.type == "cuda" else partial(trial.one_by_one, TrainingStep, torch.bfloat16)
     ways: dict[str, Callable[[int], Run]] = {
-        "this package": trial.as_package,
-        "single precision": lambda seed: trial.one_by_one(TrainingStep, torch.float32, seed),
+        "layers in half precision": half,
+        "single precision": partial(trial.one_by_one, TrainingStep, torch.float32),
     }
     found: dict[str, list[dict[str, float]]] = {}
     for way, start in ways.items():

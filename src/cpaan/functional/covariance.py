@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from cpaan.functional.eigen import orthonormal
+from cpaan.functional.small_matrices import orthonormal
 
 # Columns beyond the rank, and products with the Gram matrix: they leave out less than a thousandth of the variance
 # that exact factors of that rank have, where eigenvalues fall at least as 1 / i.

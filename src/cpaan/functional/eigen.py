@@ -3,40 +3,21 @@
 Everything here runs a fixed sequence of tensor operations: no shape and no branch depends on a value, so that
 a training step that contains it can be captured as one CUDA graph.
 
-References
-----------
-Y. Zhou, Y. Saad, M. L. Tiago and J. R. Chelikowsky, "Self-consistent-field calculations using
+Reference: Y. Zhou, Y. Saad, M. L. Tiago and J. R. Chelikowsky, "Self-consistent-field calculations using
 Chebyshev-filtered subspace iteration", Journal of Computational Physics, 2006.
-T. Fukaya, R. Kannan, Y. Nakatsukasa, Y. Yamamoto and Y. Yanagisawa, "Shifted Cholesky QR for computing the QR
-factorization of ill-conditioned matrices", SIAM Journal on Scientific Computing, 2020.
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import lru_cache
-from importlib import import_module
-from types import ModuleType
 
 import torch
 from torch import Tensor
 
 from cpaan.errors import InputError
-
-__all__ = [
-    "eigh_by_size",
-    "fixed_block",
-    "full_precision",
-    "jacobi_eigh",
-    "leading_combinations",
-    "leading_eigenvectors",
-    "orthonormal",
-    "signs_beyond_rounding",
-    "whitening",
-]
+from cpaan.functional.small_matrices import eigh_by_size, orthonormal
 
 OVERSAMPLING = 14
 ITERATIONS = 3
-STEPS = 4
 
 
 def leading_eigenvectors(
@@ -121,207 +102,12 @@ def leading_eigenvectors(
     return theta[..., :m], Q @ W[..., :m]
 
 
-def leading_combinations(gram: Tensor, positive: int, count: int, steps: int = STEPS) -> Tensor:
-    r"""Find which combinations of given rows are the leading eigenvectors of what the rows make up.
-
-    Rows W of which the first p count as they are and the others negatively make up
-
-    .. math:: M = W^T J W, \qquad J = \mathrm{diag}(1, \dots, 1, -1, \dots, -1).
-
-    With u = Wᵀc, M u = Wᵀ (J S c) and ⟨u, u'⟩ = cᵀ S c' for the Gram matrix S = W Wᵀ, so that subspace iteration,
-    c ← J S c made orthonormal, needs no row.
-
-    Parameters
-    ----------
-    gram : Tensor of shape (…, k, k)
-        S.
-    positive : int
-        p.
-    count : int
-        q, the number of eigenvectors, up to k. Those of the smaller eigenvalues among them have not converged.
-    steps : int
-        Products with S. The number is fixed: nothing is measured.
-
-    Returns
-    -------
-    Tensor of shape (…, k, q)
-        C, with Wᵀ C all but orthonormal; where S has a lower rank than q, some columns may be zero or shorter.
-
-    Examples
-    --------
-    >>> W = torch.tensor([[3.0, 0.0, 0.0], [0.0, 2.0, 0.0], [0.0, 0.0, 4.0]])
-    >>> C = leading_combinations(W @ W.T, 2, 1)
-    >>> (W.T @ C).abs().round(decimals=3).flatten()
-    tensor([0., 0., 1.])
-    """
-    C, J = _start_of_combinations(gram.shape[-1], positive, count, gram.dtype, gram.device)
-    kernels = _kernels_for(gram)
-    if kernels is not None:
-        found: Tensor = kernels.leading_combinations(gram, C, positive, steps, _shift(count, gram.dtype))
-        return found
-    S = gram / gram.diagonal(dim1=-2, dim2=-1).amax(-1).clamp_min(torch.finfo(gram.dtype).tiny)[..., None, None]
-    C, SC = _orthonormal_combinations(C.expand(*S.shape[:-1], count), S @ C)
-    for _ in range(steps):
-        once = J * SC
-        S_once = S @ once
-        c_squared = (once * S_once).sum(-2, keepdim=True).amin(-1, keepdim=True)
-        C = J * S_once - C * (c_squared / 2)
-        C, SC = _orthonormal_combinations(C, S @ C)
-    return C
-
-
-def _orthonormal_combinations(C: Tensor, SC: Tensor) -> tuple[Tensor, Tensor]:
-    # What a column with S of size one can be by rounding alone need not become long.
-    rounding = torch.finfo(C.dtype).eps * C.square().sum(-2)
-    T = whitening(C.mT @ SC + torch.diag_embed(rounding.clamp_min(torch.finfo(C.dtype).tiny)))
-    return C @ T, SC @ T
-
-
-@lru_cache(maxsize=64)
-def _start_of_combinations(
-    rows: int, positive: int, count: int, dtype: torch.dtype, device: torch.device
-) -> tuple[Tensor, Tensor]:
-    """Begin at the first of the positive rows and at mixtures of the negative ones, with a trace of everything."""
-    axes = min(count // 2, positive) if positive < rows else count
-    start = torch.finfo(dtype).eps ** 0.25 * fixed_block(rows, count, dtype, device)
-    start[:axes, :axes] += torch.eye(axes, dtype=dtype, device=device)
-    if positive < rows:
-        start[positive:, axes:] += fixed_block(rows - positive, count - axes, dtype, device)
-    signs = torch.ones(rows, 1, dtype=dtype, device=device)
-    signs[positive:] = -1
-    return start, signs
-
-
 def signs_beyond_rounding(theta: Tensor) -> Tensor:
     """Return sign(λ) of eigenvalues (…, m), with 0 for what differs from zero by rounding alone."""
     # NOTE[paper]: reading notes, row 11: sign(0) = 0, the shortest of the sub-gradients.
     size = theta.abs()
     rounding = 10 * torch.finfo(theta.dtype).eps * size.amax(-1, keepdim=True)
     return theta.sign() * (size > rounding)
-
-
-def eigh_by_size(matrices: Tensor) -> tuple[Tensor, Tensor]:
-    """Decompose small symmetric matrices, M = V diag(λ) Vᵀ, without making the host wait for the device.
-
-    ``torch.linalg.eigh`` looks at its error code on the host, which forbids the capture of a CUDA graph, so that a
-    CUDA device runs a kernel of its own, or where there is no Triton `jacobi_eigh`.
-
-    Parameters
-    ----------
-    matrices : Tensor of shape (…, q, q)
-        Symmetric, q up to about 64.
-
-    Returns
-    -------
-    eigenvalues : Tensor of shape (…, q)
-        By falling absolute value.
-    eigenvectors : Tensor of shape (…, q, q)
-        As columns.
-
-    Examples
-    --------
-    >>> values, _ = eigh_by_size(torch.tensor([[0.0, 2.0, 0.0], [2.0, 0.0, 0.0], [0.0, 0.0, 5.0]]))
-    >>> [round(value, 3) for value in values.abs().tolist()]
-    [5.0, 2.0, 2.0]
-    """
-    kernels = _kernels_for(matrices)
-    if kernels is not None and matrices.shape[-1] <= kernels.SMALL:
-        found: tuple[Tensor, Tensor] = kernels.eigh_by_size(matrices)
-        return found
-    values, vectors = jacobi_eigh(matrices) if matrices.is_cuda else torch.linalg.eigh(matrices)
-    order = values.abs().argsort(dim=-1, descending=True, stable=True)
-    return values.gather(-1, order), vectors.gather(-1, order[..., None, :].expand(vectors.shape))
-
-
-def _kernels_for(matrices: Tensor) -> ModuleType | None:
-    """Give the kernels for small matrices where they can be used."""
-    if not matrices.is_cuda or matrices.dtype != torch.float32:
-        return None
-    kernels = _kernels()
-    return kernels if kernels is not None and matrices.shape[-1] <= kernels.LARGEST else None
-
-
-@lru_cache(maxsize=1)
-def _kernels() -> ModuleType | None:
-    try:
-        return import_module("cpaan.functional.small_kernels")
-    except ImportError:  # no Triton
-        return None
-
-
-def jacobi_eigh(matrices: Tensor, *, sweeps: int | None = None) -> tuple[Tensor, Tensor]:
-    r"""Decompose small symmetric matrices by cyclic Jacobi rotations, all disjoint ones of a step at once.
-
-    .. math:: A \leftarrow J^T A J, \quad V \leftarrow V J, \qquad
-        t = \frac{2 a_{ij}\, \mathrm{sgn}\, d}{|d| + \sqrt{d^2 + 4 a_{ij}^2}}, \quad d = a_{jj} - a_{ii},
-
-    J rotating every pair (i, j) of a step by the angle whose tangent is t. The pairs of a step are always
-    (i, i + n/2): a fixed permutation, folded into J, lets every two indices meet once in a sweep of n - 1
-    steps, as the players of a round-robin tournament do.
-
-    Parameters
-    ----------
-    matrices : Tensor of shape (…, q, q)
-        Symmetric.
-    sweeps : int, optional
-        Default 12 in double precision, 7 in single: enough for q up to 64. V is orthogonal after any number.
-
-    Returns
-    -------
-    eigenvalues : Tensor of shape (…, q)
-        Rising.
-    eigenvectors : Tensor of shape (…, q, q)
-        As columns.
-
-    Examples
-    --------
-    >>> values, vectors = jacobi_eigh(torch.tensor([[0.0, 2.0], [2.0, 0.0]]))
-    >>> [round(value, 5) for value in values.tolist()]
-    [-2.0, 2.0]
-    """
-    q, dtype = matrices.shape[-1], matrices.dtype
-    n = q + q % 2
-    scale = matrices.abs().amax((-2, -1), keepdim=True).clamp_min(torch.finfo(dtype).tiny)
-    # An odd q gets one more row and column of zeros: its rotations are by the angle 0, it stays apart.
-    A = torch.nn.functional.pad(matrices / scale, (0, n - q, 0, n - q))
-    V = torch.eye(n, dtype=dtype, device=A.device).expand(A.shape)[..., :q, :]
-    keep, turn = _round_robin(n, dtype, A.device)
-    sweeps = (12 if dtype == torch.float64 else 7) if sweeps is None else sweeps
-    for _ in range(sweeps * (n - 1)):
-        c, s = _rotations(A)
-        J = torch.addcmul(c[..., None] * keep, s[..., None], turn)
-        A, V = J.mT @ (A @ J), V @ J
-    values, order = A.diagonal(dim1=-2, dim2=-1)[..., :q].sort(dim=-1)
-    V = V[..., :q].gather(-1, order[..., None, :].expand(*A.shape[:-2], q, q))
-    return values * scale[..., 0], V
-
-
-def _rotations(A: Tensor) -> tuple[Tensor, Tensor]:
-    """Return cosines and sines (…, n) that bring the entries (i, i + n/2) of A to zero."""
-    half = A.shape[-1] // 2
-    diagonal = A.diagonal(dim1=-2, dim2=-1)
-    d = diagonal[..., half:] - diagonal[..., :half]
-    a = 2 * A[..., :half, half:].diagonal(dim1=-2, dim2=-1)
-    # Rounding errors are left alone: between equal eigenvalues they would call for large, senseless
-    # rotations, which undo what other steps of the sweep have cleared.
-    a = torch.nn.functional.hardshrink(torch.where(d < 0, -a, a), torch.finfo(A.dtype).eps)
-    t = a / (d.abs() + torch.hypot(d, a)).clamp_min(torch.finfo(A.dtype).tiny)
-    c = (1 + t * t).rsqrt()
-    s = c * t
-    return torch.cat((c, c), dim=-1), torch.cat((s, s), dim=-1)
-
-
-@lru_cache(maxsize=64)
-def _round_robin(n: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Return P and T such that J = c P + s T rotates the pairs (i, i + n/2), then moves all one seat on."""
-    half = n // 2
-    ring = [*range(1, half), *range(n - 1, half - 1, -1)]  # all but index 0, in the order of the seats
-    seat = list(range(n))
-    for old, new in zip(ring, [*ring[1:], ring[0]], strict=True):
-        seat[new] = old
-    eye = torch.eye(n, dtype=dtype)
-    turn = torch.cat((eye[half:], -eye[:half]))
-    return eye[:, seat].to(device), turn[:, seat].to(device)
 
 
 def _start_block(
@@ -352,60 +138,3 @@ def fixed_block(dimension: int, columns: int, dtype: torch.dtype, device: torch.
     if columns <= dimension:
         block = torch.linalg.qr(block).Q
     return block.to(dtype=dtype, device=device)
-
-
-def orthonormal(Y: Tensor) -> Tensor:
-    """Return Q = Y T with QᵀQ ≤ I and, but for directions in which Y all but vanishes, QᵀQ ≈ I."""
-    with full_precision():
-        return Y @ whitening(Y.mT @ Y)
-
-
-def whitening(G: Tensor) -> Tensor:
-    """Return T, triangular, with Tᵀ G T ≤ I and, but for directions in which G all but vanishes, Tᵀ G T ≈ I."""
-    kernels = _kernels_for(G)
-    if kernels is not None:
-        found: Tensor = kernels.whitening(G, _shift(G.shape[-1], G.dtype))
-        return found
-    L, norms, _ = shifted_cholesky(G)
-    inverse: Tensor = torch.linalg.solve_triangular(L, torch.diag_embed(1 / norms), upper=False)
-    return inverse.mT
-
-
-@contextmanager
-def full_precision() -> Iterator[None]:
-    """Do matrix products in all of float32's digits, whatever a GPU was told to do otherwise."""
-    before = torch.backends.cuda.matmul.allow_tf32
-    torch.backends.cuda.matmul.allow_tf32 = False
-    try:
-        yield
-    finally:
-        torch.backends.cuda.matmul.allow_tf32 = before
-
-
-def _shift(q: int, dtype: torch.dtype) -> float:
-    """More than the rounding errors of a normalised Gram matrix."""
-    return float(4 * q * torch.finfo(dtype).eps)
-
-
-def shifted_cholesky(G: Tensor) -> tuple[Tensor, Tensor, float]:
-    """Factorise a Gram matrix of any rank, G ≈ N L Lᵀ N, N being the diagonal matrix of the vectors' norms.
-
-    What is factorised is N⁻¹ G N⁻¹ + shift I. The shift exceeds the rounding error of G, so that a factor
-    exists whatever the rank; should it fail all the same, L = √q I takes its place. Either way
-    L Lᵀ ≥ N⁻¹ G N⁻¹ (its trace is at most q): the vectors, multiplied by (N L)⁻¹, form a matrix of spectral
-    norm one at most. Nothing is reported to the host.
-
-    Returns
-    -------
-    L : Tensor of shape (…, q, q)
-        Lower triangular.
-    norms : Tensor of shape (…, q)
-        The diagonal of N, positive.
-    shift : float
-    """
-    q, info = G.shape[-1], torch.finfo(G.dtype)
-    norms = G.diagonal(dim1=-2, dim2=-1).clamp_min(info.tiny).sqrt()
-    shift = _shift(q, G.dtype)
-    eye = torch.eye(q, dtype=G.dtype, device=G.device)
-    L, failed = torch.linalg.cholesky_ex(G / (norms[..., :, None] * norms[..., None, :]) + shift * eye)
-    return torch.where((failed == 0)[..., None, None], L, q**0.5 * eye), norms, shift

@@ -92,7 +92,7 @@ def _whitening(grams, found, q: tl.constexpr, size: tl.constexpr, shift):  # typ
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _orthonormal(C, SC, q, columns: tl.constexpr, shift, epsilon):  # type: ignore[no-untyped-def]
-    """Make combinations orthonormal; see `cpaan.functional.eigen.leading_combinations`."""
+    """Make combinations orthonormal; see `cpaan.functional.combinations.leading_combinations`."""
     index = tl.arange(0, columns)
     rounding = tl.maximum(epsilon * tl.sum(C * C, 0), 1e-37)
     gram = tl.dot(tl.trans(C), SC, input_precision="tf32x3")
@@ -105,7 +105,7 @@ def _orthonormal(C, SC, q, columns: tl.constexpr, shift, epsilon):  # type: igno
 def _combinations(  # type: ignore[no-untyped-def]
     grams, start, found, k, positive, q, steps, shift, epsilon, size: tl.constexpr, columns: tl.constexpr
 ):
-    """Do all of `cpaan.functional.eigen.leading_combinations` for one Gram matrix."""
+    """Do all of `cpaan.functional.combinations.leading_combinations` for one Gram matrix."""
     number = tl.program_id(0).to(tl.int64)
     row, column = tl.arange(0, size), tl.arange(0, columns)
     across = (row[:, None] < k) & (row[None, :] < k)
@@ -146,7 +146,7 @@ def whitening(grams: Tensor, shift: float) -> Tensor:
 
 
 def leading_combinations(grams: Tensor, start: Tensor, positive: int, steps: int, shift: float) -> Tensor:
-    """Do what `cpaan.functional.eigen.leading_combinations` says, from Gram matrices (…, k, k)."""
+    """Do what `cpaan.functional.combinations.leading_combinations` says, from Gram matrices (…, k, k)."""
     flat = grams.reshape(-1, *grams.shape[-2:]).contiguous()
     k, q = start.shape
     found = flat.new_empty(len(flat), k, q)

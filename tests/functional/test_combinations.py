@@ -1,0 +1,24 @@
+"""Combinations of rows against the eigenvectors of what the rows make up."""
+
+import pytest
+import torch
+
+from cpaan.functional.combinations import leading_combinations
+
+needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=needs_cuda)])
+@pytest.mark.parametrize(("rows", "positive"), [(20, 12), (64, 30), (9, 9), (12, 1)])
+def test_leading_combinations_of_rows_are_leading_eigenvectors(rows: int, positive: int, device: str) -> None:
+    count, dimension = min(8, rows), 70
+    W = torch.randn(4, rows, dimension, generator=torch.Generator().manual_seed(rows)).to(device)
+    W = W * (0.8 ** torch.arange(rows, device=device)).unsqueeze(-1)
+    signs = torch.ones(rows, 1, device=device)
+    signs[positive:] = -1
+    U = W.mT @ leading_combinations(W @ W.mT, positive, count)
+    U = torch.linalg.qr(U.double()).Q
+    M = (W.mT @ (signs * W)).double()
+    found = torch.linalg.eigvalsh(U.mT @ M @ U).abs().sort(descending=True).values[:, :3].sum(-1)
+    exact = torch.linalg.eigvalsh(M).abs().sort(descending=True).values[:, :3].sum(-1)
+    torch.testing.assert_close(found, exact, rtol=1e-4, atol=0)
