@@ -10,11 +10,12 @@ QR factorization of ill-conditioned matrices", SIAM Journal on Scientific Comput
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
-from importlib import import_module
 from types import ModuleType
 
 import torch
 from torch import Tensor
+
+from cpaan.functional.kernels import find_kernels
 
 
 def eigh_by_size(matrices: Tensor) -> tuple[Tensor, Tensor]:
@@ -186,13 +187,5 @@ def kernels_for(matrices: Tensor) -> ModuleType | None:
     """Give the kernels for small matrices where they can be used."""
     if not matrices.is_cuda or matrices.dtype != torch.float32:
         return None
-    kernels = _kernels()
+    kernels = find_kernels("cpaan.functional.small_kernels", matrices.device)
     return kernels if kernels is not None and matrices.shape[-1] <= kernels.LARGEST else None
-
-
-@lru_cache(maxsize=1)
-def _kernels() -> ModuleType | None:
-    try:
-        return import_module("cpaan.functional.small_kernels")
-    except ImportError:  # no Triton
-        return None

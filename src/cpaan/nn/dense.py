@@ -1,7 +1,5 @@
 """A layer, leaky_relu(W x + b), with as few passes over its values as a GPU needs."""
 
-from functools import lru_cache
-from importlib import import_module
 from types import ModuleType
 from typing import Any
 
@@ -9,6 +7,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import leaky_relu, linear
+
+from cpaan.functional.kernels import find_kernels
 
 
 def dense(values: Tensor, weight: Tensor, bias: Tensor, negative_slope: float = 1.0) -> Tensor:
@@ -25,7 +25,7 @@ def dense(values: Tensor, weight: Tensor, bias: Tensor, negative_slope: float = 
     tensor([[ 1., -1.]])
     """
     values = values.to(weight.dtype)
-    if values.is_cuda and not torch.compiler.is_compiling() and _kernels() is not None:
+    if values.is_cuda and not torch.compiler.is_compiling() and _kernels(values.device) is not None:
         fused: Tensor = _Dense.apply(values, weight, bias, negative_slope)  # type: ignore[no-untyped-call]
         return fused
     found = linear(values, weight, bias)
@@ -39,7 +39,7 @@ class _Dense(torch.autograd.Function):
     def forward(ctx: Any, values: Tensor, weight: Tensor, bias: Tensor, negative_slope: float) -> Tensor:
         flat = values.flatten(0, -2)
         found = flat @ weight.T
-        kernels = _kernels()
+        kernels = _kernels(values.device)
         assert kernels is not None
         kernels.activate(found, bias, negative_slope)
         ctx.save_for_backward(flat, weight, found)
@@ -50,7 +50,7 @@ class _Dense(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None, None]:
         flat, weight, found = ctx.saved_tensors
-        kernels = _kernels()
+        kernels = _kernels(flat.device)
         assert kernels is not None
         gradient = grad_output.flatten(0, -2).contiguous()
         wanted = ctx.needs_input_grad
@@ -60,9 +60,5 @@ class _Dense(torch.autograd.Function):
         return of_values, of_weight, of_bias, None
 
 
-@lru_cache(maxsize=1)
-def _kernels() -> ModuleType | None:
-    try:
-        return import_module("cpaan.nn.dense_kernels")
-    except ImportError:  # no Triton
-        return None
+def _kernels(device: torch.device) -> ModuleType | None:
+    return find_kernels("cpaan.nn.dense_kernels", device)

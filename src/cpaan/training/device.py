@@ -3,6 +3,7 @@
 import torch
 
 from cpaan.errors import InputError
+from cpaan.functional.kernels import is_recent_gpu
 
 
 def choose_device(name: str) -> torch.device:
@@ -29,5 +30,4 @@ def layer_precision(device: torch.device) -> torch.dtype:
     >>> layer_precision(torch.device("cpu"))
     torch.float32
     """
-    half = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
-    return torch.bfloat16 if half else torch.float32
+    return torch.bfloat16 if is_recent_gpu(device) else torch.float32

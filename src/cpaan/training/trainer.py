@@ -7,6 +7,7 @@ from typing import Protocol
 
 import torch
 
+from cpaan.functional.kernels import is_recent_gpu
 from cpaan.sampling.episodes import EpisodeSampler
 from cpaan.training.captured import Captured, DrawnAhead
 from cpaan.training.history import History
@@ -65,7 +66,7 @@ def train(
         history.add(step(sampler.draw(generator), generator))
 
     next_episode: Callable[[], None] = take_step
-    if generator.device.type == "cuda" and not sampler.waits:
+    if is_recent_gpu(generator.device) and not sampler.waits:
         next_episode = Captured(DrawnAhead(step, sampler, generator, history), generator)
     every = max(1, recipe.episodes // LOGGINGS)
     with fast_products():
