@@ -25,7 +25,7 @@ from cpaan.demo.spiral import spiral_panels
 from cpaan.errors import InputError
 from cpaan.evaluation.intervals import mean_interval
 from cpaan.evaluation.threads import limited_threads
-from cpaan.reporting.figure import write_figure
+from cpaan.reporting.figure import write_both
 from cpaan.reporting.glyphs import glyph_figure
 from cpaan.reporting.spiral import spiral_figure
 from cpaan.reporting.table import markdown_table
@@ -33,6 +33,7 @@ from cpaan.training.trainer import Bars
 from cpaan.training.variant import VARIANTS
 
 Shown = TypeVar("Shown")
+WRITTEN = ("spiral.png", "spiral.pdf", "glyphs.png", "glyphs.pdf", "table.md", "table.csv")
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,7 @@ class DemoResult:
 
 
 def run_demo(folder: Path, seed: int, bars: Bars) -> DemoResult:
-    """Run the demonstration and write `spiral.png`, `glyphs.png`, `table.md` and `table.csv`.
+    """Run the demonstration and write `spiral` and `glyphs` as PNG and PDF, `table.md` and `table.csv`.
 
     Parameters
     ----------
@@ -57,7 +58,7 @@ def run_demo(folder: Path, seed: int, bars: Bars) -> DemoResult:
     with limited_threads(1):
         table = show_glyphs(folder, seed, bars)
         show_spiral(folder, seed, bars)
-    return DemoResult(table, [folder / name for name in ("spiral.png", "glyphs.png", "table.md", "table.csv")])
+    return DemoResult(table, [folder / name for name in WRITTEN])
 
 
 def show_glyphs(folder: Path, seed: int, bars: Bars) -> str:
@@ -65,7 +66,7 @@ def show_glyphs(folder: Path, seed: int, bars: Bars) -> str:
     task = glyph_task(seed)
     augmenters = fit_glyphs(task, seed, bars)
     shots, made = imagined(task, augmenters, seed)
-    write_figure(glyph_figure(shots, titled(made), SHOWN, IMAGINED), folder / "glyphs.png")
+    write_both(glyph_figure(shots, titled(made), SHOWN, IMAGINED), folder, "glyphs")
     header, rows = table_rows(measure_all(task, augmenters, seed, bars.count("glyphs, classifying", "methods")))
     table = _table_text(header, rows)
     write_atomically(folder / "table.md", f"{table}\n".encode())
@@ -76,7 +77,7 @@ def show_glyphs(folder: Path, seed: int, bars: Bars) -> str:
 def show_spiral(folder: Path, seed: int, bars: Bars) -> None:
     """Write the picture of what every variant makes of the spiral."""
     split = make_spiral(random_state=seed)
-    write_figure(spiral_figure(split, titled(spiral_panels(split, seed, bars))), folder / "spiral.png")
+    write_both(spiral_figure(split, titled(spiral_panels(split, seed, bars))), folder, "spiral")
 
 
 def measure_all(
