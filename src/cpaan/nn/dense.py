@@ -29,7 +29,7 @@ def dense(values: Tensor, weight: Tensor, bias: Tensor, negative_slope: float = 
         fused: Tensor = _Dense.apply(values, weight, bias, negative_slope)  # type: ignore[no-untyped-call]
         return fused
     found = linear(values, weight, bias)
-    return found if negative_slope == 1 else leaky_relu(found, negative_slope)
+    return found if negative_slope == 1 else leaky_relu(found, negative_slope, inplace=True)
 
 
 class _Dense(torch.autograd.Function):

@@ -87,7 +87,8 @@ class Generator(nn.Module):
 
     def translate(self, example: Tensor, condition: Condition) -> Tensor:
         """Translate `example` between the classes of the condition."""
-        hidden = leaky_relu(linear(self._gained(example), self.of_example) + condition.hidden, self.negative_slope)
+        hidden = linear(self._gained(example), self.of_example) + condition.hidden
+        hidden = leaky_relu(hidden, self.negative_slope, inplace=True)
         hidden = dense(hidden, self.hidden.weight, self.hidden.bias, self.negative_slope)
         made = dense(hidden, self.output.weight, self.output.bias)
         if self.gain != 1:
