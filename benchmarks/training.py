@@ -33,6 +33,7 @@ from cpaan import CPAAN
 from cpaan.data.archive import read_bank
 from cpaan.data.setup import read_setup
 from cpaan.functional.covariance import deviation_factor
+from cpaan.functional.precision import fast_products
 from cpaan.nn.networks import Architecture, build_networks
 from cpaan.objectives.covariance import heaviest_pairs
 from cpaan.reporting.table import markdown_table
@@ -44,7 +45,6 @@ from cpaan.training.device import layer_precision
 from cpaan.training.history import History
 from cpaan.training.recipe import Recipe, make_recipe
 from cpaan.training.step import Pairs, TrainingStep
-from cpaan.training.trainer import fast_products
 from cpaan.training.variant import find_variant
 from measure import alternating_seconds, machine, matrix_products, seconds, write_record
 

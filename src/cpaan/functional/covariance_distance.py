@@ -13,7 +13,8 @@ from torch.autograd.function import once_differentiable
 
 from cpaan.functional.combinations import leading_combinations
 from cpaan.functional.eigen import fixed_block, signs_beyond_rounding
-from cpaan.functional.small_matrices import eigh_by_size, full_precision, orthonormal, whitening
+from cpaan.functional.precision import full_precision
+from cpaan.functional.small_matrices import eigh_by_size, orthonormal, whitening
 
 ROWS = 64  # of both factors together that are looked at first
 WHOLE, LEADING = 40, 32  # made examples that are taken as they are, and directions that stand for more of them

@@ -1,7 +1,8 @@
 """Kernels for many small symmetric matrices at once on a CUDA device: a program a matrix, kept in its registers.
 
 What they replace is a long sequence of launches (two hundred Jacobi steps of a dozen operations each), or library calls
-that look at the host. They need Triton, which comes with torch where it knows CUDA.
+that look at the host. They need Triton, which comes with torch where it knows CUDA. What Triton compiles has pointers
+and tiles for arguments, which have no types in Python: hence the remarks to mypy.
 
 References
 ----------

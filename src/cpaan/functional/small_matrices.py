@@ -7,8 +7,6 @@ Reference: T. Fukaya, R. Kannan, Y. Nakatsukasa, Y. Yamamoto and Y. Yanagisawa, 
 QR factorization of ill-conditioned matrices", SIAM Journal on Scientific Computing, 2020.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import lru_cache
 from types import ModuleType
 
@@ -16,6 +14,7 @@ import torch
 from torch import Tensor
 
 from cpaan.functional.kernels import find_kernels
+from cpaan.functional.precision import full_precision
 
 
 def eigh_by_size(matrices: Tensor) -> tuple[Tensor, Tensor]:
@@ -170,17 +169,6 @@ def shifted_cholesky(G: Tensor) -> tuple[Tensor, Tensor, float]:
     eye = torch.eye(q, dtype=G.dtype, device=G.device)
     L, failed = torch.linalg.cholesky_ex(G / (norms[..., :, None] * norms[..., None, :]) + shift * eye)
     return torch.where((failed == 0)[..., None, None], L, q**0.5 * eye), norms, shift
-
-
-@contextmanager
-def full_precision() -> Iterator[None]:
-    """Do matrix products in all of float32's digits, whatever a GPU was told to do otherwise."""
-    before = torch.backends.cuda.matmul.allow_tf32
-    torch.backends.cuda.matmul.allow_tf32 = False
-    try:
-        yield
-    finally:
-        torch.backends.cuda.matmul.allow_tf32 = before
 
 
 def kernels_for(matrices: Tensor) -> ModuleType | None:

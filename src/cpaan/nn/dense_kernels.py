@@ -1,4 +1,7 @@
-"""What lies between the matrix products of a layer, in one pass over its values; for CUDA devices, needs Triton."""
+"""What lies between the matrix products of a layer, in one pass over its values; for CUDA devices, needs Triton.
+
+What Triton compiles has pointers and tiles for arguments, which have no types in Python: hence the remarks to mypy.
+"""
 
 import torch
 import triton

@@ -16,6 +16,7 @@ def readable(value: Value) -> Value:
     >>> readable({"name": "ab\u202ecd"})
     {'name': 'ab⟨U+202E⟩cd'}
     """
+    # What is given comes back with other letters: of the same kind, which mypy cannot see through the recursion.
     return _readable(value)  # type: ignore[no-any-return]
 
 

@@ -1,13 +1,13 @@
 """The training loop."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
 import torch
 
 from cpaan.functional.kernels import is_recent_gpu
+from cpaan.functional.precision import fast_products
 from cpaan.sampling.episodes import EpisodeSampler
 from cpaan.training.captured import Captured, DrawnAhead
 from cpaan.training.history import History
@@ -79,14 +79,3 @@ def train(
                 if tell is not None:
                     tell(Progress(episode + 1, recipe.episodes, losses))
     return history
-
-
-@contextmanager
-def fast_products() -> Iterator[None]:
-    """Let a GPU multiply matrices with the eleven leading digits of each factor; sums keep all of float32's."""
-    before = torch.backends.cuda.matmul.allow_tf32
-    torch.backends.cuda.matmul.allow_tf32 = True
-    try:
-        yield
-    finally:
-        torch.backends.cuda.matmul.allow_tf32 = before
