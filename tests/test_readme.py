@@ -19,7 +19,8 @@ README = Path(__file__).parents[1] / "README.md"
 
 @pytest.fixture(autouse=True)
 def _short_training(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(recipe.RECIPES, "quick", replace(recipe.QUICK, episodes=2))
+    for name in ("quick", "default"):
+        monkeypatch.setitem(recipe.RECIPES, name, replace(recipe.RECIPES[name], episodes=2))
 
 
 def blocks(language: str) -> list[str]:
