@@ -79,7 +79,9 @@ def train(path: Path, examples: int, episodes: int) -> Record:
     features = np.load(path, mmap_mode="r")
     labels = np.repeat(np.arange(len(features) // examples), examples)
     imported, told = resident(peak=False), [clocks()]
-    augmenter = CPAAN(episodes=episodes, random_state=0, device="cpu", tell=lambda _: told.append(clocks()))
+    augmenter = CPAAN(
+        recipe="quick", episodes=episodes, random_state=0, device="cpu", tell=lambda _: told.append(clocks())
+    )
     augmenter.fit(features, labels)
     ended = clocks()
     told_every = max(1, episodes // 100)

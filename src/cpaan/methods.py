@@ -46,7 +46,8 @@ class Settings:
 
     Attributes
     ----------
-    recipe : ``"quick"`` or ``"paper"``, for those that are trained
+    recipe : ``"default"``, ``"quick"`` or ``"paper"``, for those that are trained; what has no recipe of
+        its own named default takes the quick one
     device : where those that are trained compute
     random_state : decides every random draw
     tell : what training tells its progress to
@@ -62,7 +63,7 @@ class Settings:
     def of_training(self) -> dict[str, Any]:
         """Give what an estimator that is trained takes."""
         return {
-            "recipe": self.recipe,
+            "recipe": "quick" if self.recipe == "default" else self.recipe,
             "device": self.device,
             "random_state": self.random_state,
             "tell": self.tell,
@@ -88,7 +89,8 @@ class Method:
 
 
 def _cpaan(variant: str, settings: Settings) -> BaseAugmenter:
-    return _changed(CPAAN(variant=variant, **settings.of_training()), settings)
+    training = {**settings.of_training(), "recipe": settings.recipe}
+    return _changed(CPAAN(variant=variant, **training), settings)
 
 
 def _trained(kind: Callable[..., Any], settings: Settings) -> Any:

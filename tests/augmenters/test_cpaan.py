@@ -16,6 +16,8 @@ from sklearn.base import clone
 
 from cpaan import CPAAN, InputError
 from cpaan.augmenters.base import small_classes
+from cpaan.functional.class_center import class_centers
+from cpaan.training.recipe import RECIPES
 from cpaan.training.variant import VARIANTS
 
 TINY: dict[str, Any] = {"episodes": 3, "width": 16, "noise_dimension": 4, "device": "cpu"}
@@ -74,7 +76,10 @@ def test_the_paper_recipe_runs_with_its_own_numbers() -> None:
 def test_an_untrained_residual_generator_transfers_deviations() -> None:
     """A property that a wrong scale, prototype or class would break: x_b − l_b + l_n, with x_b a base example."""
     X, y = BASE
-    augmenter = CPAAN(variant="c-gan", generator="residual", random_state=0, learning_rate=1e-12, **TINY).fit(X, y)
+    augmenter = CPAAN(
+        variant="c-gan", generator="residual", anchor="shots", random_state=0, learning_rate=1e-12, **TINY
+    )
+    augmenter.fit(X, y)
     made, names = augmenter.augment(*NOVEL)
     for name in np.unique(names):
         shift = NOVEL[0][NOVEL[1] == name].mean(0)
@@ -304,3 +309,100 @@ def test_odd_features_give_finite_examples(
     assert made.shape == (5, dimension)
     assert np.isfinite(made).all()
     assert all(np.isfinite(losses).all() for losses in augmenter.history_.values())
+
+
+def test_real_and_synthetic_examples_together_have_their_mean_at_the_center(fitted: CPAAN) -> None:
+    X, y = NOVEL
+    model = fitted.model_
+    assert model.center is not None
+    scaled = model.base.scaling.apply(torch.tensor(X))
+    centers = class_centers(model.center, scaled, torch.arange(3).repeat_interleave(2), 3)
+    wanted = model.base.scaling.undo(centers).numpy()
+    for per_class in (None, 1, 7):
+        made, names = fitted.augment(X, y, per_class=per_class)
+        for c, name in enumerate(np.unique(y)):
+            together = np.concatenate([X[y == name], made[names == name]])
+            np.testing.assert_allclose(together.mean(0), wanted[c], rtol=1e-9)
+
+
+def test_classes_of_different_sizes_each_get_their_own_center(fitted: CPAAN) -> None:
+    X, y = gaussian_classes(3, 25, seed=1)
+    rows = np.r_[0:1, 25:28, 50:75]  # one, three, and more than a base class has
+    made, names = fitted.augment(X[rows], y[rows])
+    assert {name: int((names == name).sum()) for name in np.unique(y)} == {"1-0": 19, "1-1": 17, "1-2": 0}
+    assert np.isfinite(made).all()
+
+
+def test_examples_vary_more_the_less_is_known_of_their_class(fitted: CPAAN) -> None:
+    X, y = gaussian_classes(1, 20, seed=1)
+    one, many = (fitted.augment(X[:k], y[:k], per_class=400)[0] for k in (1, 20))
+    assert np.trace(np.cov(one.T)) > 1.2 * np.trace(np.cov(many.T))
+
+
+def test_the_paper_recipe_stays_at_the_shots() -> None:
+    """As printed: the generator gets the mean of the shots, and what it makes is not moved."""
+    X, y = BASE
+    augmenter = CPAAN(
+        recipe="paper", novel_per_episode=3, batch_size=60, random_state=0, **TINY | {"shots_per_episode": 5}
+    )
+    augmenter.fit(X, y)
+    model = augmenter.model_
+    assert model.recipe.anchor == "shots"
+    assert model.center is None
+    assert augmenter.expected_gain_ is None
+    shots = torch.tensor(np.stack([NOVEL[0][i : i + 2].mean(0) for i in (0, 2, 4)]))
+    generator = torch.Generator().manual_seed(augmenter._seed(1))
+    made = model.make(model.base.scaling.apply(shots).float(), torch.tensor([18, 18, 18]), generator)
+    np.testing.assert_array_equal(augmenter.augment(*NOVEL)[0], model.base.scaling.undo(made.double()).numpy())
+
+
+def test_direct_training_stays_at_the_shots() -> None:
+    augmenter = CPAAN(random_state=0, **TINY).fit_direct(*BASE, *NOVEL)
+    assert augmenter.model_.center is None
+
+
+def test_default_is_quick_with_more_of_everything() -> None:
+    assert CPAAN().recipe == "default"
+    assert RECIPES["default"].anchor == RECIPES["quick"].anchor == "center"
+    assert RECIPES["default"].episodes > RECIPES["quick"].episodes
+    with pytest.raises(InputError, match="anchor must be one of 'shots', 'center'"):
+        CPAAN(anchor="moon", **TINY).fit(*BASE)
+
+
+def test_the_expected_gain_is_told_and_saved(tmp_path: Path, fitted: CPAAN) -> None:
+    gain = fitted.expected_gain_
+    assert gain is not None
+    assert set(gain) == {"shots", "lsl", "glsl"}
+    assert gain["shots"] == (1, 2, 5, 10)  # classes of 20 examples cannot spare 20
+    for pairs in (gain["lsl"], gain["glsl"]):
+        assert len(pairs) == 4
+        assert all(np.isfinite(pair).all() and len(pair) == 2 for pair in pairs)
+    fitted.save(tmp_path)
+    loaded = CPAAN.load(tmp_path, device="cpu")
+    assert loaded.expected_gain_ == gain
+    assert loaded.model_.center is not None
+    assert fitted.model_.center is not None
+    assert loaded.model_.center.constants == fitted.model_.center.constants
+
+
+def test_models_from_before_centers_load_as_they_were(tmp_path: Path) -> None:
+    augmenter = CPAAN(anchor="shots", random_state=0, **TINY).fit(*BASE)
+    augmenter.save(tmp_path)
+    path = tmp_path / "config.json"
+    config = json.loads(path.read_text())
+    for old in ("center", "expected_gain"):
+        assert config.pop(old) is None
+    for new in ("anchor", "search_rounds"):
+        del config["numbers"][new]
+        del config["parameters"][new]
+    path.write_text(json.dumps(config))
+    loaded = CPAAN.load(tmp_path, device="cpu")
+    np.testing.assert_array_equal(loaded.augment(*NOVEL)[0], augmenter.augment(*NOVEL)[0])
+
+
+def test_few_base_classes_still_have_centers_but_promise_nothing() -> None:
+    with pytest.warns(UserWarning, match="meta-novel"):
+        augmenter = CPAAN(random_state=0, **TINY).fit(*gaussian_classes(5, 10))
+    assert augmenter.model_.center is not None
+    assert augmenter.expected_gain_ is None
+    assert np.isfinite(augmenter.augment(*NOVEL)[0]).all()

@@ -64,7 +64,7 @@ def test_fit_augment_and_info_work_together(tmp_path: Path, model: Path, novel: 
     assert cpaan("augment", model, novel, "-o", out).exit_code == 0
     assert read_features(out).counts.tolist() == [12, 12]  # up to the base classes' 15
     described = cpaan("info", model).output
-    for part in ("ccov-gan", "quick", "width=16", "6 classes", "90 base examples", "5 dimensions", "MB"):
+    for part in ("ccov-gan", "default", "width=16", "6 classes", "90 base examples", "5 dimensions", "MB"):
         assert part in described
     described = cpaan("info", out).output
     for part in ("24 examples × 5 dimensions", "novel0", "float32"):
@@ -124,7 +124,9 @@ def test_fit_refuses_wrong_input_and_writes_nothing(tmp_path: Path, base: Path, 
     assert_refused(cpaan("fit", base, "-o", model, "--method", "gaussian", "--novel", novel), "leave --novel out")
     assert_refused(cpaan("fit", base, "-o", model, "--recipe", "slow"), "paper, quick")
     assert_refused(cpaan("fit", base, "-o", model, "--episodes", 0), "episodes must be")
-    assert_refused(cpaan("fit", base, "-o", model, "--set", "speed=9"), "ccov-gan has no speed; there are base_draw")
+    assert_refused(
+        cpaan("fit", base, "-o", model, "--set", "speed=9"), "ccov-gan has no speed; there are anchor, base_draw"
+    )
     assert_refused(cpaan("fit", base, "-o", model, "--set", "speed"), "NAME=VALUE")
     assert_refused(cpaan("fit", tmp_path / "nothing.npz", "-o", model), "nothing.npz")
     (tmp_path / "text.npz").write_text("not an archive")

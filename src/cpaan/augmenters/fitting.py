@@ -5,10 +5,12 @@ from collections.abc import Callable
 
 import torch
 
+from cpaan.augmenters.center_search import Gains, search_center_model
 from cpaan.augmenters.model import Model
 from cpaan.augmenters.summary import BaseSummary, class_covariances, keep_examples
 from cpaan.data.feature_set import FeatureSet
 from cpaan.errors import InputError
+from cpaan.functional.class_center import CenterModel
 from cpaan.functional.rows import is_large
 from cpaan.functional.scaling import Scaling, fit_scaling
 from cpaan.nn.networks import Architecture, build_networks
@@ -39,7 +41,7 @@ def fit_model(
     seed: int,
     device: torch.device,
     tell: Callable[[Progress], None] | None = None,
-) -> tuple[Model, History]:
+) -> tuple[Model, History, Gains]:
     """Train on base classes alone, or directly on given base and novel classes.
 
     Parameters
@@ -51,10 +53,16 @@ def fit_model(
     seed : decides every random draw
     device : where to train
     tell : called at every logging step
+
+    Returns
+    -------
+    model : Model
+    history : History, of the losses
+    gains : Gains, expected of the examples; empty where they were not looked for
     """
     kind = find_variant(variant)
-    scaling = _scaling(base, recipe)
-    bank = _bank(base, scaling, device)
+    scaling = choose_scaling(base, recipe)
+    bank = lay_out(base, scaling, device)
     covariances = class_covariances(bank, recipe.covariance_rank)
     temperature = _temperature(bank, recipe)
     gain = (2 * base.dimension) ** 0.5 / recipe.within_distance if recipe.standardize else 1.0
@@ -70,18 +78,28 @@ def fit_model(
     )
     networks = build_networks(architecture, seed).to(device)
     generator = torch.Generator(device).manual_seed(seed)
-    novel_bank = None if novel is None else _bank(novel, scaling, device)
+    novel_bank = None if novel is None else lay_out(novel, scaling, device)
     sampler = _sampler(bank, novel_bank, recipe, temperature)
     step = TrainingStep(networks, kind, recipe, covariances.factors, layer_precision(device))
+    center, gains = _center(bank, recipe, seed, direct=novel is not None)
     history = train(step, sampler, generator, tell)
     factors, tails = covariances.factors.half(), covariances.tails
     del covariances, step  # before examples are kept beside them: with many classes both are large
     kept = keep_examples(bank, reservoir, generator)
     summary = BaseSummary(base.classes, bank.counts, bank.prototypes, factors, tails, kept, scaling)
-    return Model(networks.eval().requires_grad_(False), summary, recipe, variant, temperature), history
+    model = Model(networks.eval().requires_grad_(False), summary, recipe, variant, temperature, center)
+    return model, history, gains
 
 
-def _scaling(base: FeatureSet, recipe: Recipe) -> Scaling:
+def _center(bank: ClassBank, recipe: Recipe, seed: int, *, direct: bool) -> tuple[CenterModel | None, Gains]:
+    # Networks that are trained on few base classes know their novel classes by the mean of their shots.
+    if direct or recipe.anchor == "shots":
+        return None, Gains()
+    return search_center_model(bank, recipe.search_rounds, seed)
+
+
+def choose_scaling(base: FeatureSet, recipe: Recipe) -> Scaling:
+    """Choose the units that a recipe asks for."""
     return fit_scaling(
         StoredRows(base.features),
         torch.tensor(base.labels),
@@ -91,7 +109,7 @@ def _scaling(base: FeatureSet, recipe: Recipe) -> Scaling:
     )
 
 
-def _bank(feature_set: FeatureSet, scaling: Scaling, device: torch.device) -> ClassBank:
+def lay_out(feature_set: FeatureSet, scaling: Scaling, device: torch.device) -> ClassBank:
     """Lay examples out class after class: in memory, or where they are stored if there are too many."""
     rows = ScaledRows(StoredRows(feature_set.features), scaling, device)
     labels = torch.tensor(feature_set.labels, device=device)

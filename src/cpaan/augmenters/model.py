@@ -7,6 +7,8 @@ import torch
 from torch import Tensor
 
 from cpaan.augmenters.summary import BaseSummary
+from cpaan.functional.class_center import CenterModel, center_noise, class_centers
+from cpaan.functional.prototypes import class_counts, prototypes
 from cpaan.nn.generator import Condition
 from cpaan.nn.networks import Networks
 from cpaan.sampling.bank import draw_categories
@@ -26,6 +28,7 @@ class Model:
     recipe: Recipe
     variant: str
     temperature: float
+    center: CenterModel | None = None  # in double precision on the CPU; None where the mean of shots is the anchor
 
     @property
     def neighborhood(self) -> Neighborhood:
@@ -37,6 +40,26 @@ class Model:
     def to(self, device: torch.device) -> "Model":
         """Move everything to a device."""
         return replace(self, networks=self.networks.to(device), base=self.base.to(device))
+
+    @torch.no_grad()
+    def make_from_shots(self, shots: Tensor, labels: Tensor, number: Tensor, generator: torch.Generator) -> Tensor:
+        """Make `number[i]` examples of class i from its shots, on the CPU, in double precision and the model's units.
+
+        With P the estimate of a centre, l the mean of K shots and M the number of examples, examples are moved to have
+        their mean at ((M + K) P − K l) / M. That of real and synthetic ones together is then P, for whatever
+        classifier, without weights.
+        """
+        device = self.base.prototypes.device
+        means = prototypes(shots, labels, len(number))
+        if self.center is None:
+            return self.make(means.float().to(device), number.to(device), generator).cpu().double()
+        centers = class_centers(self.center, shots, labels, len(number))
+        made = self.make(centers.float().to(device), number.to(device), generator).cpu().double()
+        counts, targets = class_counts(labels, len(number)), torch.arange(len(number)).repeat_interleave(number)
+        noise = torch.randn(made.shape, generator=generator, device=device).cpu().double()
+        made += noise * center_noise(self.center, counts)[targets].unsqueeze(1)
+        weight = (counts.double() / number.clamp_min(1)).unsqueeze(1)
+        return moved_to(made, targets, centers + weight * (centers - means))
 
     @torch.no_grad()
     def make(self, prototypes: Tensor, number: Tensor, generator: torch.Generator) -> Tensor:
@@ -66,3 +89,15 @@ class Model:
             shift = prototypes[rows] - base.prototypes[classes] if network.residual else None
             condition = Condition(from_source[classes] + to_target[rows], shift)
             yield network.translate(base.draw(classes, generator), condition)
+
+
+def moved_to(examples: Tensor, labels: Tensor, centers: Tensor) -> Tensor:
+    """Move the examples of each class, all alike, so that their mean is the given one; some classes may have none.
+
+    >>> moved_to(torch.tensor([[1.0], [3.0]]), torch.tensor([1, 1]), torch.tensor([[5.0], [7.0]]))
+    tensor([[6.],
+            [8.]])
+    """
+    counts = class_counts(labels, len(centers)).clamp_min(1).to(examples.dtype).unsqueeze(1)
+    means = torch.zeros_like(centers).index_add_(0, labels, examples) / counts
+    return examples + (centers - means)[labels]

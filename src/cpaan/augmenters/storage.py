@@ -9,10 +9,17 @@ from torch import Tensor
 from cpaan.augmenters.model import Model
 from cpaan.augmenters.summary import BaseSummary
 from cpaan.data.model_folder import decode_name
+from cpaan.functional.class_center import CenterConstants, CenterModel
+from cpaan.functional.linear_gaussian import LinearGaussian
 from cpaan.functional.scaling import Scaling
 from cpaan.nn.networks import Architecture, Networks
 from cpaan.sampling.bank import ClassBank
 from cpaan.training.recipe import Recipe
+
+# What models that were saved before there was a choice were trained with.
+_BEFORE_CENTERS = {"anchor": "shots", "search_rounds": 1}
+_GAUSSIAN = ("mean", "axes", "inverse_axes", "ratios")
+_CENTER_NUMBERS = ("example_length", "center_length", "within_deviation", "temperature")
 
 
 def model_details(model: Model) -> dict[str, Any]:
@@ -23,6 +30,7 @@ def model_details(model: Model) -> dict[str, Any]:
         "temperature": model.temperature,
         "architecture": asdict(model.networks.architecture),
         "scale": model.base.scaling.factor,
+        "center": None if model.center is None else _center_numbers(model.center),
     }
 
 
@@ -42,6 +50,10 @@ def model_tensors(model: Model) -> dict[str, Tensor]:
             "reservoir.deviations": base.reservoir.features,
             "reservoir.counts": base.reservoir.counts,
         }
+    if model.center is not None:
+        gaussian = model.center.gaussian
+        tensors |= {f"center.{name}": getattr(gaussian, name) for name in _GAUSSIAN}
+        tensors["center.base_means"] = model.center.base_means
     return tensors
 
 
@@ -61,8 +73,36 @@ def restore_model(tensors: dict[str, Tensor], config: dict[str, Any]) -> Model:
         reservoir=_reservoir(tensors),
         scaling=Scaling(tensors["base.origin"], config["scale"]),
     )
-    recipe = Recipe(**config["numbers"])
-    return Model(networks.eval().requires_grad_(False), base, recipe, config["variant"], config["temperature"])
+    recipe = Recipe(**{**_BEFORE_CENTERS, **config["numbers"]})
+    networks.eval().requires_grad_(False)
+    return Model(networks, base, recipe, config["variant"], config["temperature"], _center(tensors, config))
+
+
+def restore_gain(saved: dict[str, Any] | None) -> dict[str, Any] | None:
+    """Put the expected gain together again, of lists that were tuples."""
+    if saved is None:
+        return None
+    intervals = {name: [tuple(pair) for pair in saved[name]] for name in ("lsl", "glsl")}
+    return {"shots": tuple(saved["shots"]), **intervals}
+
+
+def _center_numbers(center: CenterModel) -> dict[str, Any]:
+    return {**{name: getattr(center, name) for name in _CENTER_NUMBERS}, "constants": asdict(center.constants)}
+
+
+def _center(tensors: dict[str, Tensor], config: dict[str, Any]) -> CenterModel | None:
+    numbers = config.get("center")
+    if numbers is None:
+        return None
+    constants: dict[str, Any] = {
+        name: tuple(v) if isinstance(v, list) else v for name, v in numbers["constants"].items()
+    }
+    return CenterModel(
+        gaussian=LinearGaussian(*(tensors[f"center.{name}"] for name in _GAUSSIAN)),
+        base_means=tensors["center.base_means"],
+        constants=CenterConstants(**constants),
+        **{name: numbers[name] for name in _CENTER_NUMBERS},
+    )
 
 
 def _reservoir(tensors: dict[str, Tensor]) -> ClassBank | None:

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from cpaan.cli.advise import advise
 from cpaan.cli.backbone import backbone_app
 from cpaan.cli.bench import bench, methods, table
 from cpaan.cli.features import features_app
@@ -97,7 +98,7 @@ def fit(
         typer.Option(help="Features of novel classes: train directly on both, for few base classes."),
     ] = None,
     method: Annotated[str, typer.Option(help="Any that makes examples; see cpaan methods.")] = "ccov-gan",
-    recipe: Annotated[str, typer.Option(help="quick or paper.")] = "quick",
+    recipe: Annotated[str, typer.Option(help="default, quick or paper.")] = "default",
     episodes: Annotated[int | None, typer.Option(help="Training steps, instead of the recipe's.")] = None,
     number: Annotated[
         list[str] | None,
@@ -198,6 +199,7 @@ def info(path: Annotated[Path, typer.Argument(help="Folder of a model, or a file
 
 app.add_typer(backbone_app, name="backbone")
 app.add_typer(features_app, name="features")
+app.command()(advise)
 app.command()(bench)
 app.command()(table)
 app.command()(report)

@@ -42,7 +42,7 @@ def bench(
         str, typer.Option(help="Final classifier after generation: any of cpaan methods that makes no examples.")
     ] = "nearest-prototype",
     normalize: Annotated[str | None, typer.Option(help="none, l2 or center-l2; alike for all methods.")] = None,
-    recipe: Annotated[str, typer.Option(help="quick or paper.")] = "quick",
+    recipe: Annotated[str, typer.Option(help="default, quick or paper.")] = "quick",
     number: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="NAME=VALUE", help="Change a number of all methods that have it."),

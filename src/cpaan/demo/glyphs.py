@@ -44,9 +44,9 @@ def glyph_task(seed: int) -> GlyphTask:
 def fit_glyphs(task: GlyphTask, seed: int, bars: Bars) -> dict[str, CPAAN]:
     """Meta-train the shown variants on the base characters."""
     return {
-        variant: CPAAN(variant=variant, random_state=seed, tell=bars(f"glyphs, {variant}"), **GLYPHS).fit(
-            task.base.features, task.base.names
-        )
+        variant: CPAAN(
+            variant=variant, recipe="quick", random_state=seed, tell=bars(f"glyphs, {variant}"), **GLYPHS
+        ).fit(task.base.features, task.base.names)
         for variant in VARIANTS
     }
 

@@ -37,7 +37,7 @@ POINTS = 300
 def fit_spiral(split: LowShotSplit, variant: str, seed: int, tell: Tell | None = None, **changes: Any) -> CPAAN:
     """Train one variant directly on the arms of a spiral."""
     base, shots = split.base, split.shots
-    augmenter = CPAAN(variant=variant, random_state=seed, device="cpu", tell=tell, **(SPIRAL | changes))
+    augmenter = CPAAN(variant=variant, recipe="quick", random_state=seed, device="cpu", tell=tell, **(SPIRAL | changes))
     return augmenter.fit_direct(base.features, base.names, shots.features, shots.names)
 
 

@@ -34,6 +34,9 @@ class Recipe:
     within_distance : mean within-class distance that features are scaled to
     center : whether the mean of the base examples is moved to the origin
     standardize : whether networks see features multiplied to a variance of about one per coordinate
+    anchor : what stands for a novel class: the mean of its ``"shots"``, as in the paper, or an estimate of its
+        ``"center"`` (see `cpaan.functional.class_center`), where examples are then made
+    search_rounds : how often base classes are parted into folds to choose what the estimate of the centre needs
     """
 
     episodes: int
@@ -63,6 +66,8 @@ class Recipe:
     within_distance: float
     center: bool
     standardize: bool
+    anchor: str
+    search_rounds: int
 
     def __post_init__(self) -> None:
         for name in _AT_LEAST_ONE:
@@ -92,7 +97,7 @@ class Recipe:
 
 _AT_LEAST_ONE = (
     *("episodes", "halve_every", "novel_per_episode", "shots_per_episode", "batch_size", "neighbors"),
-    *("ky_fan_rank", "width", "noise_dimension", "noise_components"),
+    *("ky_fan_rank", "width", "noise_dimension", "noise_components", "search_rounds"),
 )
 _POSITIVE = ("learning_rate", "perplexity", "within_distance")
 _CHOICES: dict[str, tuple[str | bool, ...]] = {
@@ -103,6 +108,7 @@ _CHOICES: dict[str, tuple[str | bool, ...]] = {
     "generator": ("plain", "residual"),
     "center": (True, False),
     "standardize": (True, False),
+    "anchor": ("shots", "center"),
 }
 _COUNT_OR_WORD = {"covariance_pairs": "all", "covariance_rank": "full"}
 
@@ -157,6 +163,8 @@ PAPER = Recipe(
     within_distance=0.163,
     center=False,
     standardize=False,
+    anchor="shots",
+    search_rounds=3,
 )
 
 # Found on the glyphs and on CLINC150's first setup: with features scaled to a within-class distance of one, a heavier
@@ -181,9 +189,12 @@ QUICK = replace(
     within_distance=1.0,
     center=True,
     standardize=True,
+    anchor="center",
 )
 
-RECIPES = {"paper": PAPER, "quick": QUICK}
+DEFAULT = replace(QUICK, episodes=3000, halve_every=1200, search_rounds=5)
+
+RECIPES = {"paper": PAPER, "quick": QUICK, "default": DEFAULT}
 
 
 def make_recipe(name: str, **changes: Any) -> Recipe:
