@@ -194,7 +194,7 @@ def measure(name: str, device: torch.device, *, with_svd: bool) -> dict[str, Any
         products = Captured(products, torch.Generator(device))
     actions["matrix products alone"] = products
     row = IN_A_ROW if on_gpu else 1
-    rounds, repeats = (3, 1) if on_gpu else (5, 3)
+    rounds, repeats = (3, 1) if on_gpu else (10, 3)
     in_a_row = {key: partial(repeat, action, row) for key, action in actions.items()}
     found = alternating_seconds(in_a_row, device, rounds=rounds, repeats=repeats)
     found = {key: each / row for key, each in found.items()}

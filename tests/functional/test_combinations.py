@@ -22,3 +22,11 @@ def test_leading_combinations_of_rows_are_leading_eigenvectors(rows: int, positi
     found = torch.linalg.eigvalsh(U.mT @ M @ U).abs().sort(descending=True).values[:, :3].sum(-1)
     exact = torch.linalg.eigvalsh(M).abs().sort(descending=True).values[:, :3].sum(-1)
     torch.testing.assert_close(found, exact, rtol=1e-4, atol=0)
+
+
+@needs_cuda
+def test_a_gpu_begins_where_a_processor_begins() -> None:
+    W = torch.randn(6, 64, 200, generator=torch.Generator().manual_seed(0)) * (0.95 ** torch.arange(64)).unsqueeze(-1)
+    gram = W @ W.mT
+    found = leading_combinations(gram.cuda(), 32, 16, steps=0)
+    torch.testing.assert_close(found.cpu(), leading_combinations(gram, 32, 16, steps=0), rtol=1e-3, atol=1e-4)

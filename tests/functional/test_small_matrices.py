@@ -74,6 +74,14 @@ def test_small_matrices_are_decomposed_by_falling_size_of_their_eigenvalues(q: i
     torch.testing.assert_close(values.abs().double() / size[..., 0], exact / size[..., 0], rtol=0, atol=1e-4)
 
 
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=needs_cuda)])
+def test_eigenvectors_are_orthonormal_where_rounding_leaves_a_matrix_not_quite_symmetric(device: str) -> None:
+    M = torch.randn(20, 16, 16, generator=torch.Generator().manual_seed(0)).to(device)
+    _, vectors = eigh_by_size(M + M.mT + 1e-2 * M)
+    eye = torch.eye(16, device=device).expand(M.shape)
+    torch.testing.assert_close(vectors.mT @ vectors, eye, rtol=0, atol=1e-4)
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_shifted_cholesky_bounds_a_singular_gram_matrix(dtype: torch.dtype) -> None:
     generator = torch.Generator().manual_seed(0)

@@ -37,6 +37,9 @@ def covariance(examples: Tensor) -> Tensor:
 def deviation_factor(examples: Tensor, weights: Tensor | None = None) -> Tensor:
     """Deviations from the (weighted) mean, scaled so that Fᵀ F is the (weighted) population covariance.
 
+    No gradient flows through the mean. What depends on Fᵀ F alone gets its whole gradient all the same: the deviations
+    add up to zero, and so does what they would pass on to the mean.
+
     Parameters
     ----------
     examples : Tensor of shape (…, n, D)
@@ -49,10 +52,10 @@ def deviation_factor(examples: Tensor, weights: Tensor | None = None) -> Tensor:
             [0., 0.]])
     """
     if weights is None:
-        return (examples - examples.mean(-2, keepdim=True)) / math.sqrt(examples.shape[-2])
+        return (examples - examples.detach().mean(-2, keepdim=True)) / math.sqrt(examples.shape[-2])
     total = weights.sum(-1, keepdim=True).clamp_min(torch.finfo(weights.dtype).tiny)
     shares = (weights / total).unsqueeze(-1)
-    mean = shares.mT @ examples
+    mean = shares.mT @ examples.detach()
     return shares.sqrt() * (examples - mean)
 
 

@@ -148,12 +148,18 @@ class _Difference:
         self.covariance = samples.mT @ samples if many else None
 
     def times(self, rows: Tensor) -> Tensor:
-        """Multiply rows (N, P, q, D) with the difference, and with −1."""
+        """Multiply rows (N, P, q, D) with the difference, and with −1.
+
+        On a GPU in half precision: what it turns a row by, a thousandth, changes an eigenvalue by the square of that.
+        """
+        coarse = torch.bfloat16 if rows.is_cuda and rows.dtype == torch.float32 else rows.dtype
+        whole = self.samples if self.covariance is None else self.covariance
+        rows, base, whole = rows.to(coarse), self.base.to(coarse), whole.to(coarse)
         if self.covariance is None:
-            of_samples = _times_samples(_times_samples(rows, self.samples.mT), self.samples)
+            of_samples = _times_samples(_times_samples(rows, whole.mT), whole)
         else:
-            of_samples = _times_samples(rows, self.covariance)
-        return of_samples - _times_base(_times_base(rows, self.base.mT), self.base)
+            of_samples = _times_samples(rows, whole)
+        return (of_samples - _times_base(_times_base(rows, base.mT), base)).to(self.base.dtype)
 
     def among(self, rows: Tensor) -> Tensor:
         """Give the difference between rows (N, P, q, D), as matrices (N, P, q, q)."""

@@ -27,7 +27,9 @@ def _jacobi(matrices, values, vectors, q: tl.constexpr, size: tl.constexpr, swee
     index = tl.arange(0, size)
     row, column = index[:, None], index[None, :]
     inside = (row < q) & (column < q)
-    A = tl.load(matrices + number * q * q + row * q + column, mask=inside, other=0.0)
+    # One triangle stands for both: where rounding makes them differ, rotations would not fit each other.
+    lower = tl.maximum(row, column) * q + tl.minimum(row, column)
+    A = tl.load(matrices + number * q * q + lower, mask=inside, other=0.0)
     scale = tl.maximum(tl.max(tl.max(tl.abs(A), 1), 0), 1e-37)
     A = A / scale
     V = tl.where(row == column, 1.0, 0.0)
@@ -154,7 +156,7 @@ def leading_combinations(grams: Tensor, start: Tensor, positive: int, steps: int
     size, columns, epsilon = _padded(k), _padded(q), torch.finfo(torch.float32).eps
     if len(flat):
         _combinations[(len(flat),)](
-            flat, start, found, k, positive, q, steps, shift, epsilon, size, columns, num_warps=WARPS[size]
+            flat, start.contiguous(), found, k, positive, q, steps, shift, epsilon, size, columns, num_warps=WARPS[size]
         )
     return found.reshape(*grams.shape[:-1], q)
 

@@ -28,8 +28,11 @@ def dense(values: Tensor, weight: Tensor, bias: Tensor, negative_slope: float = 
     if values.is_cuda and not torch.compiler.is_compiling() and _kernels(values.device) is not None:
         fused: Tensor = _Dense.apply(values, weight, bias, negative_slope)  # type: ignore[no-untyped-call]
         return fused
-    found = linear(values, weight, bias)
-    return found if negative_slope == 1 else leaky_relu(found, negative_slope, inplace=True)
+    flat = values.reshape(-1, values.shape[-1])  # in place on a view, as of more dimensions, would mean copies
+    found = linear(flat, weight, bias)
+    if negative_slope != 1:
+        found = leaky_relu(found, negative_slope, inplace=True)
+    return found.view(*values.shape[:-1], -1)
 
 
 class _Dense(torch.autograd.Function):
@@ -37,7 +40,7 @@ class _Dense(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, values: Tensor, weight: Tensor, bias: Tensor, negative_slope: float) -> Tensor:
-        flat = values.flatten(0, -2)
+        flat = values.reshape(-1, values.shape[-1])
         found = flat @ weight.T
         kernels = _kernels(values.device)
         assert kernels is not None
@@ -52,7 +55,7 @@ class _Dense(torch.autograd.Function):
         flat, weight, found = ctx.saved_tensors
         kernels = _kernels(flat.device)
         assert kernels is not None
-        gradient = grad_output.flatten(0, -2).contiguous()
+        gradient = grad_output.reshape(len(flat), -1).contiguous()
         wanted = ctx.needs_input_grad
         gradient, of_bias = kernels.derivative(gradient, found, ctx.negative_slope)
         of_values = (gradient @ weight).view(ctx.shape) if wanted[0] else None

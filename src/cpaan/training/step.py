@@ -169,10 +169,11 @@ class TrainingStep:
         wanted = self.recipe.covariance_pairs
         if isinstance(wanted, int) and wanted < n_base:
             weights, classes = heaviest_pairs(episode.class_weights, wanted)
-            factors = self.base_factors[episode.base_classes[classes]]
+            chosen = episode.base_classes[classes]
+            factors = self.base_factors.index_select(0, chosen.flatten()).unflatten(0, chosen.shape)
         else:
             weights = episode.class_weights
-            factors = self.base_factors[episode.base_classes].unsqueeze(0)
+            factors = self.base_factors.index_select(0, episode.base_classes).unsqueeze(0)
         made = pairs.to_novel.to(factors.dtype)
         return covariance_loss(made, counted.to(made.dtype), factors, weights, self.recipe.ky_fan_rank)
 
