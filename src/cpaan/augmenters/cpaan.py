@@ -111,6 +111,7 @@ class CPAAN(BaseAugmenter):
         neighbors: int | None = None,
         temperature: float | str | None = None,
         perplexity: float | None = None,
+        adversarial_weight: float | None = None,
         cycle_weight: float | None = None,
         covariance_weight: float | None = None,
         ky_fan_rank: int | None = None,
@@ -126,6 +127,7 @@ class CPAAN(BaseAugmenter):
         standardize: bool | None = None,
         anchor: str | None = None,
         search_rounds: int | None = None,
+        spread: float | None = None,
     ) -> None:
         self.variant = variant
         self.recipe = recipe
@@ -148,6 +150,7 @@ class CPAAN(BaseAugmenter):
         self.neighbors = neighbors
         self.temperature = temperature
         self.perplexity = perplexity
+        self.adversarial_weight = adversarial_weight
         self.cycle_weight = cycle_weight
         self.covariance_weight = covariance_weight
         self.ky_fan_rank = ky_fan_rank
@@ -163,6 +166,7 @@ class CPAAN(BaseAugmenter):
         self.standardize = standardize
         self.anchor = anchor
         self.search_rounds = search_rounds
+        self.spread = spread
 
     def fit_direct(self, X_base: Any, y_base: Any, X_novel: Any, y_novel: Any) -> "CPAAN":
         """Train on given base and novel classes, where there are too few base classes to meta-train.

@@ -51,13 +51,16 @@ class Model:
         """
         device = self.base.prototypes.device
         means = prototypes(shots, labels, len(number))
+        targets = torch.arange(len(number)).repeat_interleave(number)
         if self.center is None:
-            return self.make(means.float().to(device), number.to(device), generator).cpu().double()
+            made = self.make(means.float().to(device), number.to(device), generator).cpu().double()
+            return spread_out(made, targets, len(number), self.recipe.spread)
         centers = class_centers(self.center, shots, labels, len(number))
         made = self.make(centers.float().to(device), number.to(device), generator).cpu().double()
-        counts, targets = class_counts(labels, len(number)), torch.arange(len(number)).repeat_interleave(number)
+        counts = class_counts(labels, len(number))
         noise = torch.randn(made.shape, generator=generator, device=device).cpu().double()
         made += noise * center_noise(self.center, counts)[targets].unsqueeze(1)
+        made = spread_out(made, targets, len(number), self.recipe.spread)
         weight = (counts.double() / number.clamp_min(1)).unsqueeze(1)
         return moved_to(made, targets, centers + weight * (centers - means))
 
@@ -91,6 +94,19 @@ class Model:
             yield network.translate(base.draw(classes, generator), condition)
 
 
+def spread_out(examples: Tensor, labels: Tensor, n_classes: int, factor: float) -> Tensor:
+    """Multiply the deviations of examples from the mean of their class.
+
+    >>> spread_out(torch.tensor([[1.0], [3.0]]), torch.tensor([0, 0]), 1, 2.0)
+    tensor([[0.],
+            [4.]])
+    """
+    if factor == 1:
+        return examples
+    means = _means(examples, labels, n_classes)[labels]
+    return means + factor * (examples - means)
+
+
 def moved_to(examples: Tensor, labels: Tensor, centers: Tensor) -> Tensor:
     """Move the examples of each class, all alike, so that their mean is the given one; some classes may have none.
 
@@ -98,6 +114,10 @@ def moved_to(examples: Tensor, labels: Tensor, centers: Tensor) -> Tensor:
     tensor([[6.],
             [8.]])
     """
-    counts = class_counts(labels, len(centers)).clamp_min(1).to(examples.dtype).unsqueeze(1)
-    means = torch.zeros_like(centers).index_add_(0, labels, examples) / counts
-    return examples + (centers - means)[labels]
+    return examples + (centers - _means(examples, labels, len(centers)))[labels]
+
+
+def _means(examples: Tensor, labels: Tensor, n_classes: int) -> Tensor:
+    counts = class_counts(labels, n_classes).clamp_min(1).to(examples.dtype).unsqueeze(1)
+    sums = torch.zeros((n_classes, examples.shape[1]), dtype=examples.dtype).index_add_(0, labels, examples)
+    return sums / counts

@@ -17,7 +17,7 @@ from cpaan.sampling.bank import ClassBank
 from cpaan.training.recipe import Recipe
 
 # What models that were saved before there was a choice were trained with.
-_BEFORE_CENTERS = {"anchor": "shots", "search_rounds": 1}
+_BEFORE = {"anchor": "shots", "search_rounds": 1, "adversarial_weight": 1.0, "spread": 1.0}
 _GAUSSIAN = ("mean", "axes", "inverse_axes", "ratios")
 _CENTER_NUMBERS = ("example_length", "center_length", "within_deviation", "temperature")
 
@@ -73,7 +73,7 @@ def restore_model(tensors: dict[str, Tensor], config: dict[str, Any]) -> Model:
         reservoir=_reservoir(tensors),
         scaling=Scaling(tensors["base.origin"], config["scale"]),
     )
-    recipe = Recipe(**{**_BEFORE_CENTERS, **config["numbers"]})
+    recipe = Recipe(**{**_BEFORE, **config["numbers"]})
     networks.eval().requires_grad_(False)
     return Model(networks, base, recipe, config["variant"], config["temperature"], _center(tensors, config))
 

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from cpaan.cli.ablate import ablate
 from cpaan.cli.advise import advise
 from cpaan.cli.backbone import backbone_app
 from cpaan.cli.bench import bench, methods, table
@@ -201,6 +202,7 @@ app.add_typer(backbone_app, name="backbone")
 app.add_typer(features_app, name="features")
 app.command()(advise)
 app.command()(bench)
+app.command()(ablate)
 app.command()(table)
 app.command()(report)
 app.command()(methods)

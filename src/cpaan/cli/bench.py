@@ -71,7 +71,7 @@ def bench(
     from cpaan.cli.names import parse_methods, parse_shots
     from cpaan.cli.numbers import parse_numbers
 
-    _require_measure(measure)
+    require_measure(measure)
     if bank is None:
         _from_folder(output, reference, measure, from_paper)
         return
@@ -142,10 +142,11 @@ def table(
     from cpaan.evaluation.store import RunFolder
     from cpaan.reporting.run_tables import run_tables
 
-    _require_measure(measure)
+    require_measure(measure)
     typer.echo(run_tables([RunFolder(run) for run in runs], reference, measure))
 
 
-def _require_measure(measure: str) -> None:
+def require_measure(measure: str) -> None:
+    """Refuse a measure that there is not."""
     if measure not in ("top1", "top5"):
         raise InputError(f"--measure must be top1 or top5, not {measure!r}")

@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from cpaan.evaluation.intervals import Interval
 from cpaan.evaluation.published import PUBLISHED, SHOTS
 from cpaan.evaluation.summary import Entry, Key, paired_differences, summarize_rows
@@ -20,6 +22,23 @@ def difference_table(rows: Sequence[dict[str, Any]], reference: str, measure: st
     """Lay out the paired differences of every method to a reference, in points."""
     entries = [entry for entry in _entries(rows) if entry[0] != reference]
     return _table(paired_differences(rows, reference, measure), entries, mark=False, signed=True)
+
+
+def diversity_table(rows: Sequence[dict[str, Any]]) -> str:
+    """Lay out how much the examples of each method differ within a class, beside real ones."""
+    known = [row for row in rows if row["setting"] == SETTINGS[0] and row.get("diversity") is not None]
+    shots, methods = sorted({row["shots"] for row in known}), list(dict.fromkeys(row["method"] for row in known))
+
+    def mean(name: str, wanted: Sequence[dict[str, Any]]) -> str:
+        values = [row[name] for row in wanted if row[name] is not None]
+        return f"{np.mean(values):.3f}" if values else "–"
+
+    body = [
+        [method, *(mean("diversity", [r for r in known if r["method"] == method and r["shots"] == k]) for k in shots)]
+        for method in methods
+    ]
+    body.append(["real examples", *(mean("real_diversity", [r for r in known if r["shots"] == k]) for k in shots)])
+    return markdown_table(["method", *(f"K={k}" for k in shots)], body)
 
 
 def published_table() -> str:

@@ -23,7 +23,7 @@ class Recipe:
     neighbors : k of the hard neighbourhood
     temperature : of the soft neighbourhood; ``"calibrated"`` finds the one that gives `perplexity`
     perplexity : effective number of base classes that a novel class is related to
-    cycle_weight, covariance_weight : λ_cyc and λ_cov
+    adversarial_weight, cycle_weight, covariance_weight : 1 in the paper, λ_cyc and λ_cov
     ky_fan_rank : m, singular values that count in the covariance distance
     covariance_pairs : most similar base classes that a novel class's covariance is compared with, or ``"all"``
     covariance_rank : rank that base covariances are kept with, or ``"full"``
@@ -37,6 +37,7 @@ class Recipe:
     anchor : what stands for a novel class: the mean of its ``"shots"``, as in the paper, or an estimate of its
         ``"center"`` (see `cpaan.functional.class_center`), where examples are then made
     search_rounds : how often base classes are parted into folds to choose what the estimate of the centre needs
+    spread : what the deviations of made examples from their mean are multiplied with
     """
 
     episodes: int
@@ -53,6 +54,7 @@ class Recipe:
     neighbors: int
     temperature: float | str
     perplexity: float
+    adversarial_weight: float
     cycle_weight: float
     covariance_weight: float
     ky_fan_rank: int
@@ -68,6 +70,7 @@ class Recipe:
     standardize: bool
     anchor: str
     search_rounds: int
+    spread: float
 
     def __post_init__(self) -> None:
         for name in _AT_LEAST_ONE:
@@ -81,7 +84,7 @@ class Recipe:
                 _check_count(name, getattr(self, name), f", or {word!r}")
         if self.temperature != "calibrated":
             _check_positive("temperature", self.temperature, ", or 'calibrated'")
-        for name in ("cycle_weight", "covariance_weight", "negative_slope", "momentum"):
+        for name in _AT_LEAST_ZERO:
             if not _is_number(getattr(self, name)) or getattr(self, name) < 0:
                 raise InputError(f"{name} must be a number of at least 0, not {getattr(self, name)!r}")
         if self.perplexity <= 1:
@@ -99,6 +102,7 @@ _AT_LEAST_ONE = (
     *("episodes", "halve_every", "novel_per_episode", "shots_per_episode", "batch_size", "neighbors"),
     *("ky_fan_rank", "width", "noise_dimension", "noise_components", "search_rounds"),
 )
+_AT_LEAST_ZERO = ("adversarial_weight", "cycle_weight", "covariance_weight", "negative_slope", "momentum", "spread")
 _POSITIVE = ("learning_rate", "perplexity", "within_distance")
 _CHOICES: dict[str, tuple[str | bool, ...]] = {
     "pairing": ("all", "drawn"),
@@ -148,6 +152,7 @@ PAPER = Recipe(
     neighbors=10,
     temperature=1.0,
     perplexity=10.0,
+    adversarial_weight=1.0,
     cycle_weight=5.0,
     covariance_weight=0.5,
     ky_fan_rank=10,
@@ -165,6 +170,7 @@ PAPER = Recipe(
     standardize=False,
     anchor="shots",
     search_rounds=3,
+    spread=1.0,
 )
 
 # Found on the glyphs and on CLINC150's first setup: with features scaled to a within-class distance of one, a heavier

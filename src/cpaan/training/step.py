@@ -178,9 +178,13 @@ class TrainingStep:
         return covariance_loss(made, counted.to(made.dtype), factors, weights, self.recipe.ky_fan_rank)
 
     def _weighted(self, losses: Losses) -> Losses:
-        cycle, covariance = self.recipe.cycle_weight, self.recipe.covariance_weight
-        factors = {"cycle_base": cycle, "cycle_novel": cycle, "covariance": covariance}
-        return losses | {name: factor * losses[name] for name, factor in factors.items() if name in losses}
+        adversarial, cycle = self.recipe.adversarial_weight, self.recipe.cycle_weight
+        factors = {
+            **{"adversarial_novel": adversarial, "adversarial_base": adversarial},
+            **{"cycle_base": cycle, "cycle_novel": cycle, "covariance": self.recipe.covariance_weight},
+        }
+        changed = {name: factor for name, factor in factors.items() if name in losses and factor != 1}
+        return losses | {name: factor * losses[name] for name, factor in changed.items()}
 
 
 def judge(discriminator: Discriminator, real: Tensor, made: Tensor, prototypes: Tensor) -> tuple[Tensor, Tensor]:
