@@ -339,6 +339,19 @@ def test_examples_vary_more_the_less_is_known_of_their_class(fitted: CPAAN) -> N
     assert np.trace(np.cov(one.T)) > 1.2 * np.trace(np.cov(many.T))
 
 
+@pytest.mark.parametrize("anchor", ["shots", "center"])
+def test_spread_multiplies_deviations_and_moves_no_mean(anchor: str) -> None:
+    made = {}
+    for spread in (0.5, 1.0, 2.0):
+        augmenter = CPAAN(anchor=anchor, spread=spread, random_state=0, **TINY).fit(*BASE)
+        X, y = augmenter.augment(*NOVEL)
+        made[spread] = [X[y == name] for name in np.unique(y)]
+    for half, one, two in zip(*made.values(), strict=True):
+        np.testing.assert_allclose(two.mean(0), one.mean(0), atol=1e-4)
+        np.testing.assert_allclose(two - two.mean(0), 2 * (one - one.mean(0)), atol=1e-4)
+        np.testing.assert_allclose(half - half.mean(0), 0.5 * (one - one.mean(0)), atol=1e-4)
+
+
 def test_the_paper_recipe_stays_at_the_shots() -> None:
     """As printed: the generator gets the mean of the shots, and what it makes is not moved."""
     X, y = BASE

@@ -18,6 +18,7 @@ def test_the_recipe_paper_has_the_papers_numbers() -> None:
         "novel_per_episode": 20,
         "shots_per_episode": 10,
         "batch_size": 1000,
+        "adversarial_weight": 1.0,
         "cycle_weight": 5.0,
         "covariance_weight": 0.5,
         "ky_fan_rank": 10,
@@ -30,6 +31,8 @@ def test_the_recipe_paper_has_the_papers_numbers() -> None:
         "neighborhood": "soft",
         "pairing": "all",
         "generator": "plain",
+        "anchor": "shots",
+        "spread": 1.0,
     }
     assert {name: asdict(PAPER)[name] for name in printed} == printed
 

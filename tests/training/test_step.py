@@ -168,6 +168,21 @@ def test_the_covariance_term_brings_covariances_together() -> None:
     assert last[100.0] < 0.75 * last[0.0]
 
 
+@pytest.mark.parametrize("weight", [0.0, 1.0, 2.0])
+def test_the_adversarial_loss_counts_as_much_as_it_is_told_to(weight: float) -> None:
+    """With nothing else to learn from, weight 0 leaves the generator as it was."""
+    sampler = make_sampler()
+    step = make_step("c-gan", sampler, replace(RECIPE, adversarial_weight=weight, momentum=0.0))
+    before = [value.clone() for value in step.networks.generator_parameters()]
+    generator = torch.Generator().manual_seed(0)
+    step(sampler.draw(generator), generator)
+    moved = [not torch.equal(*pair) for pair in zip(before, step.networks.generator_parameters(), strict=True)]
+    assert any(moved) == (weight > 0)
+    losses = {"adversarial_novel": torch.tensor(3.0), "discriminator_novel_real": torch.tensor(5.0)}
+    assert float(step._weighted(losses)["adversarial_novel"]) == weight * 3
+    assert float(step._weighted(losses)["discriminator_novel_real"]) == 5
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("variant", list(VARIANTS))
 def test_a_step_never_waits_for_the_device(variant: str) -> None:

@@ -1,0 +1,53 @@
+from collections.abc import Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cpaan.errors import InputError
+from cpaan.evaluation.ablations import AS_IT_IS, GROUPS, chosen_variations, folder_name, run_ablations
+from cpaan.evaluation.benchmark import Plan
+from cpaan.training.recipe import PAPER, QUICK, Recipe, make_recipe
+
+# What a run is given to spend is no departure, and the draws of an episode are few because it is short.
+SPENT = {"episodes", "halve_every", "novel_per_episode", "shots_per_episode", "batch_size", "perplexity"}
+
+
+def test_every_departure_from_the_paper_is_taken_back_in_some_run() -> None:
+    differing = {field.name for field in fields(Recipe) if getattr(PAPER, field.name) != getattr(QUICK, field.name)}
+    varied = {name for variation in GROUPS["departures"] for name in variation.numbers}
+    assert differing - SPENT == varied
+    for variation in GROUPS["departures"]:
+        assert all(value == getattr(PAPER, name) for name, value in variation.numbers.items())
+
+
+def test_every_variation_is_a_recipe_that_differs_and_has_a_folder_of_its_own() -> None:
+    variations = chosen_variations([*GROUPS])
+    assert variations[0].name == AS_IT_IS
+    recipes = [make_recipe("quick", **variation.numbers) for variation in variations]
+    assert all(recipe != recipes[0] for recipe in recipes[1:])
+    assert len({folder_name(variation.name) for variation in variations}) == len(variations)
+
+
+def test_runs_differ_in_what_is_varied_alone(tmp_path: Path) -> None:
+    plans: dict[Path, Plan] = {}
+
+    def run(plan: Plan, folder: Path) -> Sequence[dict[str, Any]]:
+        plans[folder] = plan
+        return [{"method": "ccov-gan", "top1": 50.0}]
+
+    plan = Plan(methods=("ccov-gan",), settings={"recipe": "quick", "episodes": 7})
+    rows = [row for found in run_ablations(plan, chosen_variations(["losses"]), tmp_path, run) for row in found]
+    assert [row["method"] for row in rows] == [AS_IT_IS, *(variation.name for variation in GROUPS["losses"])]
+    assert plans[tmp_path / "as-it-is"] == plan
+    without = plans[tmp_path / "without-the-cycle"]
+    assert dict(without.settings or {}) == {"recipe": "quick", "episodes": 7, "cycle_weight": 0}
+    assert without.methods == plan.methods
+
+
+def test_unknown_groups_are_refused() -> None:
+    with pytest.raises(InputError, match="unknown ablation colours; choose from neighborhood, losses"):
+        chosen_variations(["losses", "colours"])
+    with pytest.raises(InputError, match="none"):
+        chosen_variations([])
