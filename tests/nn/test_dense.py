@@ -51,3 +51,11 @@ def test_layers_compute_in_the_precision_of_their_weights(device: str) -> None:
     for one, other in zip(gradients, exact, strict=True):
         assert one.dtype == torch.bfloat16
         assert float((one - other).abs().max()) < 0.05 * float(other.abs().max())
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("shape", [(0, 20), (3, 0, 20), (20,)])
+def test_no_rows_and_a_single_row_go_through(device: str, shape: tuple[int, ...]) -> None:
+    _, weight, bias = operands(device)
+    values = torch.ones(shape, device=device)
+    torch.testing.assert_close(dense(values, weight, bias, 0.1), leaky_relu(linear(values, weight, bias), 0.1))
