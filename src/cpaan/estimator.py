@@ -1,6 +1,6 @@
 """What augmenters and meta-trained classifiers share: seeds, and folders that they are saved to."""
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from numbers import Integral
 from os import PathLike
 from typing import Any, TypeVar
@@ -33,6 +33,8 @@ class SavedEstimator(BaseEstimator):
     def save(self, folder: str | PathLike[str]) -> None:
         """Write what was learned to a folder, as `model.safetensors` and `config.json`.
 
+        Functions among the parameters are left out; they are as by default when it is read.
+
         Parameters
         ----------
         folder : str or path
@@ -40,7 +42,8 @@ class SavedEstimator(BaseEstimator):
         """
         check_is_fitted(self)
         given = self.get_params(deep=False)  # type: ignore[no-untyped-call]
-        parameters = {name: _plain(value) for name, value in given.items() if name not in _NOT_SAVED}
+        kept = {name: value for name, value in given.items() if name not in _NOT_SAVED and not callable(value)}
+        parameters = {name: _plain(value) for name, value in kept.items()}
         if not isinstance(self.random_state, Integral):
             parameters["random_state"] = None
         config = {
@@ -62,7 +65,7 @@ class SavedEstimator(BaseEstimator):
             Where it shall compute, for those that use torch.
         """
         tensors, config = read_model(folder, cls.__name__)
-        estimator = cls(**config["parameters"])
+        estimator = cls(**{name: _from_plain(value) for name, value in config["parameters"].items()})
         if hasattr(estimator, "device"):
             estimator.device = device
         estimator._restore(tensors, config)
@@ -90,10 +93,21 @@ class SavedEstimator(BaseEstimator):
 
 
 def _plain(value: Any) -> Any:
-    """Give NumPy's numbers and arrays as Python's own, which JSON has."""
+    """Give NumPy's numbers and arrays as Python's own, and what is named by class as pairs, which JSON has."""
+    if isinstance(value, Mapping):
+        return {"by_class": [[encode_name(_own(name)), _plain(each)] for name, each in value.items()]}
     if isinstance(value, (list, tuple)):
         return [_plain(each) for each in value]
+    return _own(value)
+
+
+def _own(value: Any) -> Any:
     return value.tolist() if isinstance(value, (np.generic, np.ndarray)) else value
+
+
+def _from_plain(value: Any) -> Any:
+    """Give back what is named by class."""
+    return {decode_name(name): each for name, each in value["by_class"]} if isinstance(value, dict) else value
 
 
 def base_classes(config: dict[str, Any]) -> tuple[Hashable, ...]:

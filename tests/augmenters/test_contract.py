@@ -32,9 +32,6 @@ TINY: dict[str, dict[str, Any]] = {
     "FeatureImagination": {"episodes": 3, "per_class": None},
 }
 
-# Methods that have nothing to learn from a single base class, and say so.
-TWO_BASE_CLASSES = {"feature-hallucination"}
-
 D = 6
 
 
@@ -281,15 +278,11 @@ def test_fit_resample_keeps_what_is_there_first_and_fills_small_classes(name: st
     assert np.array_equal(same, BASE[0])
 
 
-@pytest.mark.filterwarnings("ignore:.*training directly")
+@pytest.mark.filterwarnings("ignore:.*training directly", "ignore:.*analogies are drawn between two")
 @pytest.mark.parametrize("n_base", [1, 2])
 def test_fit_resample_fills_the_small_one_of_two_or_three_classes(name: str, n_base: int) -> None:
     X, y = gaussian_classes(n_base + 1, 20)
     X, y = X[: 20 * n_base + 4], y[: 20 * n_base + 4]
-    if name in TWO_BASE_CLASSES and n_base == 1:
-        with pytest.raises(InputError, match="1 base class; give at least 2"):
-            build(name).fit_resample(X, y)
-        return
     X_new, y_new = build(name).fit_resample(X, y)
     assert int((y_new == f"0-{n_base}").sum()) == 20
     assert np.isfinite(X_new).all()
@@ -373,6 +366,6 @@ def test_the_mean_of_many_examples_is_the_one_promised(promising: str) -> None:
 
 
 def test_a_subclass_must_say_what_it_learns_and_makes() -> None:
-    augmenter = BaseAugmenter()
+    augmenter: Any = BaseAugmenter()  # type: ignore[no-untyped-call]
     with pytest.raises(NotImplementedError):
         augmenter.fit(*BASE)

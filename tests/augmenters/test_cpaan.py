@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from sklearn.base import clone
 
 from cpaan import CPAAN, InputError
-from cpaan.augmenters.base import small_classes
+from cpaan.augmenters.sampling_strategy import small_classes
 from cpaan.functional.class_center import class_centers
 from cpaan.training.recipe import RECIPES
 from cpaan.training.variant import VARIANTS

@@ -10,7 +10,15 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cpaan.data.containers import as_features, as_labels, label_array, restore_features, restore_labels
+from cpaan.data.containers import (
+    append_features,
+    append_labels,
+    as_features,
+    as_labels,
+    label_array,
+    restore_features,
+    restore_labels,
+)
 from cpaan.errors import InputError
 
 pd: Any = pytest.importorskip("pandas")
@@ -29,6 +37,9 @@ FEATURE_CONTAINERS: list[Any] = [
     pd.DataFrame(VALUES, columns=["a", "b"], index=[7, 8, 9]),
     pd.DataFrame(VALUES, columns=["a", "b"]).convert_dtypes(),
     pl.DataFrame(VALUES, schema=["a", "b"], orient="row"),
+    pd.DataFrame(VALUES, columns=["a", "b"], dtype=pd.SparseDtype(float, 0)),
+    sparse.csr_matrix(VALUES),
+    sparse.coo_array(np.array(VALUES, dtype=np.float32)),
 ]
 
 
@@ -73,7 +84,6 @@ def test_half_precision_is_kept_on_request() -> None:
         (np.array([["1", 2.0]], dtype=object), "X holds text"),
         (np.array([[{}, 2.0]], dtype=object), "not numbers"),
         (np.ones((2, 2), dtype=complex), "Complex data not supported"),
-        (sparse.eye_array(3), r"sparse.*X\.toarray\(\)"),
         (torch.eye(3).to_sparse(), r"sparse.*X\.to_dense\(\)"),
         (pd.DataFrame({"a": [1.0], "name": ["x"]}), "columns that are not numbers, such as 'name'; drop"),
         (pd.DataFrame({"a": [1.0], "digits": ["1"]}), "columns that are not numbers, such as 'digits'"),
@@ -112,6 +122,54 @@ def test_features_go_back_into_the_container_they_came_in(like: Any) -> None:
         assert restored.dtype == like.dtype
     if isinstance(like, pd.DataFrame):
         assert all(new == old for new, old in zip(restored.dtypes, like.dtypes, strict=True) if old.kind == "f")
+
+
+@pytest.mark.parametrize("given_features", FEATURE_CONTAINERS, ids=lambda value: type(value).__name__)
+@pytest.mark.parametrize("further", [np.array([[0.5, 0.25]]), np.empty((0, 2))], ids=["some", "none"])
+def test_features_follow_others_in_their_container(given_features: Any, further: Any) -> None:
+    both = append_features(given_features, further)
+    assert type(both) is type(given_features)
+    np.testing.assert_array_equal(as_features(both), [*VALUES, *further.tolist()])
+    if isinstance(given_features, pd.DataFrame):
+        kept = [dtype.kind == "f" for dtype in given_features.dtypes]
+        assert both.dtypes[kept].equals(given_features.dtypes[kept])
+        assert both.index.tolist() == list(range(len(both)))
+    if isinstance(given_features, pl.DataFrame):
+        assert both.schema == given_features.schema
+    if sparse.issparse(given_features):
+        assert (both.format, both.dtype) == (given_features.format, given_features.dtype)
+    if isinstance(given_features, torch.Tensor):
+        assert both.dtype == given_features.dtype
+        assert not both.requires_grad
+
+
+LARGE = 2**31 - 1  # float32 cannot hold it
+WHOLE_NUMBERS: list[Any] = [
+    np.array([[LARGE, 1]]),
+    np.array([[True, False]]),
+    [[LARGE, 1]],
+    torch.tensor([[LARGE, 1]]),
+    torch.tensor([[3, 1]], dtype=torch.uint8),
+    pd.DataFrame({"a": [LARGE], "b": [True]}),
+    pd.DataFrame({"a": [LARGE], "b": [True]}).convert_dtypes(),
+    pl.DataFrame({"a": [LARGE], "b": [True]}),
+    sparse.csc_array(np.array([[LARGE, 1]])),
+]
+
+
+@pytest.mark.parametrize("given_features", WHOLE_NUMBERS, ids=lambda value: type(value).__name__)
+def test_whole_numbers_stay_what_they_are_where_fractions_follow(given_features: Any) -> None:
+    both = append_features(given_features, np.array([[0.5, 0.25]]))
+    dense = both.toarray() if sparse.issparse(both) else np.asarray(both, dtype=np.float64)
+    original = given_features.toarray() if sparse.issparse(given_features) else np.asarray(given_features, np.float64)
+    np.testing.assert_array_equal(dense, [*original.tolist(), [0.5, 0.25]])
+
+
+def test_columns_of_equal_names_are_followed() -> None:
+    frame = pd.DataFrame([[1.0, 2.0]], columns=["a", "a"])
+    both = append_features(frame, np.array([[0.5, 0.25]]))
+    assert list(both.columns) == ["a", "a"]
+    assert both.to_numpy().tolist() == [[1.0, 2.0], [0.5, 0.25]]
 
 
 def test_integers_go_back_as_float32() -> None:
@@ -166,6 +224,16 @@ def test_labels_are_read_and_restored(labels: Any, expected: list[Any]) -> None:
         assert restored.dtype == labels.dtype
     if isinstance(labels, (pd.Series, pl.Series)):
         assert restored.name == labels.name
+
+
+@pytest.mark.parametrize(("labels", "expected"), LABEL_CONTAINERS, ids=str)
+def test_labels_follow_others_in_their_container(labels: Any, expected: list[Any]) -> None:
+    both = append_labels(labels, expected[:1])
+    assert as_labels(both) == [*expected, expected[0]]
+    if isinstance(labels, (np.ndarray, torch.Tensor, pd.Series, pl.Series, pd.DataFrame, pl.DataFrame, list)):
+        assert type(both) is type(labels)
+    if isinstance(labels, (pd.DataFrame, pl.DataFrame)):
+        assert list(both.columns) == list(labels.columns)
 
 
 def test_dates_keep_their_type() -> None:

@@ -274,7 +274,7 @@ class SpyAugmenter(BaseAugmenter):
         self.random_state = random_state
         self.per_class = per_class
 
-    def fit(self, X_base: Any, y_base: Any) -> "SpyAugmenter":
+    def fit(self, X_base: Any, y_base: Any) -> "SpyAugmenter":  # type: ignore[override]
         self.told.append((X_base, y_base))
         return super().fit(X_base, y_base)
 

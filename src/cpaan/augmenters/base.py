@@ -4,24 +4,44 @@ from collections.abc import Hashable, Sequence
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
+from imblearn.over_sampling.base import BaseOverSampler
 from numpy.typing import NDArray
-from sklearn.utils.validation import check_is_fitted
+from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
+from cpaan.augmenters.sampling_strategy import BASE_MEAN, balancing_numbers, small_classes
+from cpaan.augmenters.targets import append_targets, read_targets
 from cpaan.data.class_names import show_names
-from cpaan.data.containers import as_features, restore_features, restore_labels
+from cpaan.data.containers import append_features, container_of, restore_features, restore_labels
 from cpaan.data.feature_set import FeatureSet
 from cpaan.errors import InputError
 from cpaan.estimator import SavedEstimator, base_classes
+from cpaan.training.checks import check_count
 
 AugmenterT = TypeVar("AugmenterT", bound="BaseAugmenter")
 
 
-class BaseAugmenter(SavedEstimator):
-    """Makes examples of novel classes after `fit` on base classes.
+class BaseAugmenter(SavedEstimator, BaseOverSampler):
+    """Makes examples of novel classes after `fit` on base classes; an over-sampler of imbalanced-learn.
 
     A subclass writes `_learn`, which sets fitted attributes, and `_make`. Where all that it learned are arrays, it
     names them in `_learned` and can then be saved; others write `_tensors` and `_restore`.
+
+    Every augmenter has these constructor arguments beside its own.
+
+    Parameters
+    ----------
+    random_state : int, RandomState or None
+        Decides every random draw.
+    per_class : int, optional
+        Synthetic examples for each novel class; by default as many as fill it up to the average size of the base
+        classes, or in `fit_resample` to the size that `sampling_strategy` wants.
+    sampling_strategy : float, str, dict or callable
+        For `fit_resample` alone: which classes to fill up, and to what size. As everywhere in imbalanced-learn, a
+        float is the ratio of the smaller class to the larger where there are two; ``"minority"``, ``"not minority"``,
+        ``"not majority"`` and ``"all"`` say which classes become as large as the largest, and ``"auto"`` is
+        ``"not majority"``; a dict has the sizes wanted by class, and a function gives such a dict for the labels.
+        ``"base_mean"`` fills the small classes up to the average size of the others and leaves those as they are.
 
     Attributes
     ----------
@@ -31,39 +51,52 @@ class BaseAugmenter(SavedEstimator):
         Average number of examples of a base class, to which novel classes are filled up.
     n_features_in_ : int
         Number of features.
+    feature_names_in_ : ndarray
+        Column names, where a data frame with such was given.
+    sampling_strategy_ : dict
+        Number of examples that `fit_resample` made of each class that was to be filled up.
     """
 
     _learned: ClassVar[tuple[str, ...]] = ()
 
     per_class: int | None
+    sampling_strategy: Any = "auto"
     classes_: tuple[Hashable, ...]
     average_size_: int
     n_features_in_: int
+    feature_names_in_: NDArray[Any]
+    sampling_strategy_: dict[Hashable, int]
 
     def _learn(self, base: FeatureSet) -> None:
         """Learn from base classes and keep what `_make` needs."""
         raise NotImplementedError
 
-    def _learn_for(self, base: FeatureSet, novel: FeatureSet) -> None:
-        """Learn from base classes where the novel classes are known already; most do not look at them."""
+    def _learn_for(self, base: FeatureSet, novel: FeatureSet) -> FeatureSet:
+        """Learn where the novel classes are known already, and give the base classes that were learned from.
+
+        Classes that are large and yet to be filled up are in both. Most augmenters do not look at novel classes.
+        """
         self._learn(base)
+        return base
 
     def _make(self, novel: FeatureSet, wanted: NDArray[np.int64]) -> NDArray[np.floating]:
         """Make `wanted[c]` examples of each novel class c, in the user's units: (wanted.sum(), D), class by class."""
         raise NotImplementedError
 
-    def fit(self: AugmenterT, X_base: Any, y_base: Any) -> AugmenterT:
+    # Samplers of imbalanced-learn learn nothing of classes that are not in the set; here X and y are base classes.
+    def fit(self: AugmenterT, X_base: Any, y_base: Any) -> AugmenterT:  # type: ignore[override]
         """Learn from base classes alone.
 
         Parameters
         ----------
-        X_base : array, tensor or data frame of shape (n, D)
+        X_base : array, tensor, sparse matrix or data frame of shape (n, D)
             Examples of base classes. An array that can be written to is copied; a memory map opened for reading is not.
         y_base : sequence of n labels
             Their classes, of any hashable type.
         """
         base = FeatureSet(X_base, y_base)
         self._learn(base)
+        validate_data(self, X_base, skip_check_array=True)
         return self._remember(base)
 
     def augment(self, X_novel: Any, y_novel: Any, *, per_class: int | None = None) -> tuple[Any, Any]:
@@ -71,7 +104,7 @@ class BaseAugmenter(SavedEstimator):
 
         Parameters
         ----------
-        X_novel : array, tensor or data frame of shape (n, D)
+        X_novel : array, tensor, sparse matrix or data frame of shape (n, D)
             The few real examples.
         y_novel : sequence of n labels
             Their classes, of any hashable type, none of them a base class.
@@ -86,48 +119,94 @@ class BaseAugmenter(SavedEstimator):
         check_is_fitted(self)
         novel = FeatureSet(X_novel, y_novel)
         check_novel(novel, self.classes_, self.n_features_in_)
-        wanted = self._wanted(novel, self.per_class if per_class is None else per_class)
+        if hasattr(self, "feature_names_in_") and container_of(X_novel) in ("pandas", "polars"):
+            validate_data(self, X_novel, skip_check_array=True, reset=False)
+        wanted = self._wanted(novel, self.per_class if per_class is None else per_class, self.average_size_)
         made = self._make(novel, wanted)
-        names = [novel.classes[label] for label in np.repeat(np.arange(novel.n_classes), wanted)]
-        return restore_features(made, X_novel), restore_labels(names, y_novel)
+        return restore_features(made, X_novel), restore_labels(_names(novel, wanted), y_novel)
 
-    def fit_resample(self, X: Any, y: Any) -> tuple[Any, Any]:
-        """Fill up the small classes of one long-tailed set.
+    # Imbalanced-learn's signature has further parameters, which no augmenter knows what to do with.
+    def fit_resample(self, X: Any, y: Any) -> tuple[Any, Any]:  # type: ignore[override]
+        """Fill up classes of one imbalanced set, those that `sampling_strategy` says.
 
-        A class is small if it has less than a quarter of the examples that the class of a random example has
-        on average. The others are the base classes.
+        Base classes are the large ones: those that have at least a quarter of the examples that the class of a random
+        example has on average. That is also what ``sampling_strategy="base_mean"`` leaves as it is. A large class that
+        is to be filled up is learned from, too.
+
+        Parameters
+        ----------
+        X : array, tensor, sparse matrix, data frame or list of shape (n, D)
+            Examples of all classes.
+        y : sequence of n labels, or ndarray of shape (n, C)
+            Their classes; or zeros with a single one in each row, in the column of the class.
 
         Returns
         -------
         X_resampled, y_resampled
-            What was given, followed by the synthetic examples, of the types that went in.
+            What was given, unchanged, followed by the synthetic examples, of the types that went in.
+
+        Examples
+        --------
+        >>> from cpaan import Smote
+        >>> X, y = [[0.0], [1.0], [2.0], [5.0], [6.0]], ["oak", "oak", "oak", "elm", "elm"]
+        >>> X_new, y_new = Smote(random_state=0).fit_resample(X, y)
+        >>> X_new[:5] == X, 5 < X_new[5][0] < 6, y_new[5:]
+        (True, True, ['elm'])
         """
-        everything = FeatureSet(X, y)
+        everything = FeatureSet(X, read_targets(y))
+        # What was learned before does not go with this set, and where nothing is to be made nothing is learned anew.
+        vars(self).pop("classes_", None)
+        validate_data(self, X, skip_check_array=True)
+        made, names = self._fill_up(everything)
+        return append_features(X, made), append_targets(y, names)
+
+    def _fit_resample(self, X: Any, y: Any, **params: Any) -> tuple[Any, Any]:
+        """Resample arrays: a name that imbalanced-learn has for what its `fit_resample` leaves to subclasses."""
+        return self.fit_resample(X, y, **params)
+
+    def _fill_up(self, everything: FeatureSet) -> tuple[NDArray[np.floating], Sequence[Hashable]]:
+        """Learn from the large classes and make what `sampling_strategy` asks for."""
+        if everything.n_classes == 1:
+            raise InputError(f"y has 1 class only, {everything.classes[0]!r}; there must be 2 to fill one up")
         small = small_classes(everything.counts)
-        if not small.any():
-            return X, y
-        base = everything.select([c for c, s in zip(everything.classes, small, strict=True) if not s])
-        novel = everything.select([c for c, s in zip(everything.classes, small, strict=True) if s])
-        self._learn_for(base, novel)
-        self._remember(base)
-        wanted = self._wanted(novel, self.per_class)
-        stacked = np.concatenate([as_features(X), self._make(novel, wanted)])
-        made_labels = np.repeat(np.arange(novel.n_classes), wanted)
-        names = [*everything.names, *(novel.classes[label] for label in made_labels)]
-        return restore_features(stacked, X), restore_labels(names, y)
+        base = everything.select([name for name, tiny in zip(everything.classes, small, strict=True) if not tiny])
+        self.sampling_strategy_ = self._numbers(everything, base)
+        filled = [name for name, number in self.sampling_strategy_.items() if number]
+        if not filled:
+            return np.empty((0, everything.dimension)), []
+        novel = everything.select(filled)
+        wanted = np.array([self.sampling_strategy_[name] for name in filled])
+        self._remember(self._learn_for(base, novel))
+        return self._make(novel, wanted), _names(novel, wanted)
+
+    def _numbers(self, everything: FeatureSet, base: FeatureSet) -> dict[Hashable, int]:
+        """Give the number of examples to make of each class that is to be filled up."""
+        if isinstance(self.sampling_strategy, str) and self.sampling_strategy == BASE_MEAN:
+            small = [name for name in everything.classes if name not in set(base.classes)]
+            wanted = self._wanted(everything.select(small), None, average_size(base)).tolist() if small else []
+            numbers = dict(zip(small, wanted, strict=True))
+        else:
+            numbers = balancing_numbers(self.sampling_strategy, everything)
+        if self.per_class is None:
+            return numbers
+        check_count("per_class", self.per_class)
+        return {name: self.per_class if number else 0 for name, number in numbers.items()}
 
     def _remember(self: AugmenterT, base: FeatureSet) -> AugmenterT:
         self.classes_, self.n_features_in_ = base.classes, base.dimension
-        self.average_size_ = round(float(base.counts.mean()))
+        self.average_size_ = average_size(base)
         return self
 
-    def _wanted(self, novel: FeatureSet, per_class: int | None) -> NDArray[np.int64]:
+    def _wanted(self, novel: FeatureSet, per_class: int | None, average: int) -> NDArray[np.int64]:
         """Give the number of synthetic examples of each novel class."""
         if per_class is None:
-            return np.maximum(self.average_size_ - novel.counts, 0)
-        if not isinstance(per_class, (int, np.integer)) or isinstance(per_class, bool) or per_class < 1:
-            raise InputError(f"per_class must be a whole number of at least 1, not {per_class!r}")
+            return np.maximum(average - novel.counts, 0)
+        check_count("per_class", per_class)
         return np.full(novel.n_classes, per_class)
+
+    def __sklearn_is_fitted__(self) -> bool:
+        # A balanced set teaches `fit_resample` how many features there are and nothing else.
+        return hasattr(self, "classes_")
 
     def _base_classes(self) -> tuple[Hashable, ...]:
         return self.classes_
@@ -147,19 +226,18 @@ class BaseAugmenter(SavedEstimator):
         self.average_size_ = config["average_size"]
 
 
-def small_classes(counts: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Tell which classes of a long-tailed set are to be filled up.
+def average_size(classes: FeatureSet) -> int:
+    """Give the average number of examples of a class, rounded.
 
-    A class is small below a quarter of Σ n² / Σ n, the average over *examples* of the size of their class, which many
-    tiny classes do not drag down.
-
-    >>> small_classes(np.array([100, 90, 80, 5, 1]))
-    array([False, False, False,  True,  True])
-    >>> small_classes(np.array([40, 60]))
-    array([False, False])
+    >>> average_size(FeatureSet([[0.0], [1.0], [2.0]], ["oak", "oak", "elm"]))
+    2
     """
-    threshold = float((counts**2).sum() / counts.sum() / 4)
-    return np.asarray(counts < threshold)
+    return round(float(classes.counts.mean()))
+
+
+def _names(novel: FeatureSet, wanted: NDArray[np.int64]) -> list[Hashable]:
+    """Give the class of each example that `_make` makes."""
+    return [novel.classes[label] for label in np.repeat(np.arange(novel.n_classes), wanted)]
 
 
 def check_novel(novel: FeatureSet, base_classes: Sequence[Hashable], dimension: int) -> None:

@@ -6,7 +6,7 @@ Augmentation Networks*, NeurIPS 2018.
 
 import warnings
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from torch import Tensor
 
 from cpaan.augmenters.base import BaseAugmenter, check_novel
 from cpaan.augmenters.fitting import FEWEST_TO_META_TRAIN, fit_model
+from cpaan.augmenters.model import Model
 from cpaan.augmenters.storage import model_details, model_tensors, restore_gain, restore_model
 from cpaan.data.feature_set import FeatureSet
 from cpaan.errors import InputError
@@ -41,6 +42,9 @@ class CPAAN(BaseAugmenter):
     per_class : int, optional
         Synthetic examples for each novel class; by default as many as fill it up to the average size of the base
         classes.
+    sampling_strategy : float, str, dict or callable
+        Which classes `fit_resample` fills up, and to what size: as in imbalanced-learn, or ``"base_mean"``; see
+        `cpaan.augmenters.base.BaseAugmenter`.
     reservoir : int
         Base examples of each class that the model keeps, in half precision, to translate later. With 0 it keeps
         Gaussian summaries only and translates draws from those, for data that must not leave.
@@ -94,6 +98,7 @@ class CPAAN(BaseAugmenter):
         recipe: str = "default",
         random_state: Any = None,
         per_class: int | None = None,
+        sampling_strategy: Any = "auto",
         reservoir: int = 100,
         device: str = "auto",
         tell: Callable[[Progress], None] | None = None,
@@ -133,6 +138,7 @@ class CPAAN(BaseAugmenter):
         self.recipe = recipe
         self.random_state = random_state
         self.per_class = per_class
+        self.sampling_strategy = sampling_strategy
         self.reservoir = reservoir
         self.device = device
         self.tell = tell
@@ -186,15 +192,20 @@ class CPAAN(BaseAugmenter):
     def _learn(self, base: FeatureSet) -> None:
         self._train(base, None)
 
-    def _learn_for(self, base: FeatureSet, novel: FeatureSet) -> None:
-        direct = base.n_classes < FEWEST_TO_META_TRAIN
-        if direct:
-            warnings.warn(
-                f"{base.n_classes} of {base.n_classes + novel.n_classes} classes are large enough to be base classes, "
-                "too few to meta-train: training directly on base and novel classes",
-                stacklevel=3,
-            )
-        self._train(base, novel if direct else None)
+    def _learn_for(self, base: FeatureSet, novel: FeatureSet) -> FeatureSet:
+        if base.n_classes >= FEWEST_TO_META_TRAIN:
+            self._train(base, None)
+            return base
+        warnings.warn(
+            f"{base.n_classes} {'class is' if base.n_classes == 1 else 'classes are'} large enough to be base classes, "
+            "too few to meta-train: training directly on base and novel classes",
+            stacklevel=4,
+        )
+        # A class is not translated to itself where there is another one.
+        apart = [name for name in base.classes if name not in set(novel.classes)]
+        base = base.select(apart or base.classes)
+        self._train(base, novel)
+        return base
 
     def _train(self, base: FeatureSet, novel: FeatureSet | None) -> None:
         if not isinstance(self.reservoir, int) or self.reservoir < 0:
@@ -214,13 +225,25 @@ class CPAAN(BaseAugmenter):
         self.expected_gain_: dict[str, Any] | None = gains.expected() if gains.shots else None
 
     def _make(self, novel: FeatureSet, wanted: NDArray[np.int64]) -> NDArray[np.floating]:
-        base = self.model_.base
-        device = base.prototypes.device
+        generator = torch.Generator(self.model_.base.prototypes.device).manual_seed(self._seed(1))
+        known = np.array([name in set(self.classes_) for name in novel.classes])
+        if not known.any():
+            return self._make_with(self.model_, novel, wanted, generator)
+        # A base class that is filled up knows where its centre is: there is nothing to estimate, nor to make up for.
+        made = np.empty((int(wanted.sum()), novel.dimension))
+        for model, chosen in ((self.model_, ~known), (replace(self.model_, center=None), known)):
+            if chosen.any():
+                numbers = np.where(chosen, wanted, 0)
+                made[chosen.repeat(wanted)] = self._make_with(model, novel, numbers, generator)
+        return made
+
+    def _make_with(
+        self, model: Model, novel: FeatureSet, wanted: NDArray[np.int64], generator: torch.Generator
+    ) -> NDArray[np.floating]:
+        scaling = model.base.scaling
         features, labels = novel.to_torch()
-        generator = torch.Generator(device).manual_seed(self._seed(1))
-        shots = base.scaling.apply(features.double())
-        made = self.model_.make_from_shots(shots, labels, torch.as_tensor(wanted), generator)
-        found: NDArray[np.floating] = base.scaling.undo(made).numpy()
+        made = model.make_from_shots(scaling.apply(features.double()), labels, torch.as_tensor(wanted), generator)
+        found: NDArray[np.floating] = scaling.undo(made).numpy()
         return found
 
     def _details(self) -> dict[str, Any]:

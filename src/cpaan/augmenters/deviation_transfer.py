@@ -43,6 +43,9 @@ class DeviationTransfer(BaseAugmenter):
     per_class : int, optional
         Synthetic examples for each novel class; by default as many as fill it up to the average size of the base
         classes.
+    sampling_strategy : float, str, dict or callable
+        Which classes `fit_resample` fills up, and to what size: as in imbalanced-learn, or ``"base_mean"``; see
+        `cpaan.augmenters.base.BaseAugmenter`.
 
     Attributes
     ----------
@@ -79,12 +82,14 @@ class DeviationTransfer(BaseAugmenter):
         perplexity: float = 10.0,
         random_state: Any = None,
         per_class: int | None = None,
+        sampling_strategy: Any = "auto",
     ) -> None:
         self.reservoir = reservoir
         self.neighborhood = neighborhood
         self.perplexity = perplexity
         self.random_state = random_state
         self.per_class = per_class
+        self.sampling_strategy = sampling_strategy
 
     def _learn(self, base: FeatureSet) -> None:
         self._check_parameters()

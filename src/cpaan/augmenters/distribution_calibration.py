@@ -55,6 +55,9 @@ class DistributionCalibration(BaseAugmenter):
     per_class : int, optional
         Synthetic examples for each novel class; by default as many as fill it up to the average size of the base
         classes. The paper makes 750.
+    sampling_strategy : float, str, dict or callable
+        Which classes `fit_resample` fills up, and to what size: as in imbalanced-learn, or ``"base_mean"``; see
+        `cpaan.augmenters.base.BaseAugmenter`.
 
     Attributes
     ----------
@@ -111,6 +114,7 @@ class DistributionCalibration(BaseAugmenter):
         transform_base: bool = True,
         random_state: Any = None,
         per_class: int | None = None,
+        sampling_strategy: Any = "auto",
     ) -> None:
         self.power = power
         self.neighbors = neighbors
@@ -120,6 +124,7 @@ class DistributionCalibration(BaseAugmenter):
         self.transform_base = transform_base
         self.random_state = random_state
         self.per_class = per_class
+        self.sampling_strategy = sampling_strategy
 
     def _learn(self, base: FeatureSet) -> None:
         self._check_parameters()

@@ -55,6 +55,9 @@ class EmpiricalBayes(BaseAugmenter):
     per_class : int, optional
         Synthetic examples for each novel class; by default as many as fill it up to the average size of the base
         classes.
+    sampling_strategy : float, str, dict or callable
+        Which classes `fit_resample` fills up, and to what size: as in imbalanced-learn, or ``"base_mean"``; see
+        `cpaan.augmenters.base.BaseAugmenter`.
 
     Attributes
     ----------
@@ -84,12 +87,19 @@ class EmpiricalBayes(BaseAugmenter):
     within_factor_: NDArray[np.float64]
 
     def __init__(
-        self, *, ridge: float = 1.0, spread: str = "within", random_state: Any = None, per_class: int | None = None
+        self,
+        *,
+        ridge: float = 1.0,
+        spread: str = "within",
+        random_state: Any = None,
+        per_class: int | None = None,
+        sampling_strategy: Any = "auto",
     ) -> None:
         self.ridge = ridge
         self.spread = spread
         self.random_state = random_state
         self.per_class = per_class
+        self.sampling_strategy = sampling_strategy
 
     def _learn(self, base: FeatureSet) -> None:
         self._check_parameters()

@@ -58,6 +58,9 @@ class FeatureHallucination(BaseAugmenter):
         Decides every random draw.
     per_class : int, optional
         Synthetic examples for each novel class; by default as many as fill it up.
+    sampling_strategy : float, str, dict or callable
+        Which classes `fit_resample` fills up, and to what size: as in imbalanced-learn, or ``"base_mean"``; see
+        `cpaan.augmenters.base.BaseAugmenter`.
     fill_to : int, optional
         Number of examples, real and synthetic, that a novel class is filled up to where `per_class` is None. By default
         the average size of the base classes. Published results fill up to 20, or 5 on features that were trained with
@@ -114,6 +117,7 @@ class FeatureHallucination(BaseAugmenter):
         recipe: str = "quick",
         random_state: Any = None,
         per_class: int | None = None,
+        sampling_strategy: Any = "auto",
         fill_to: int | None = None,
         rectify: bool | str = "auto",
         search: str = "auto",
@@ -133,6 +137,7 @@ class FeatureHallucination(BaseAugmenter):
         self.recipe = recipe
         self.random_state = random_state
         self.per_class = per_class
+        self.sampling_strategy = sampling_strategy
         self.fill_to = fill_to
         self.rectify = rectify
         self.search = search
@@ -170,6 +175,17 @@ class FeatureHallucination(BaseAugmenter):
         self.hallucinator_.eval().requires_grad_(False)
         self.history_ = {"episode": history.episodes, **history.losses}
 
+    def _learn_for(self, base: FeatureSet, novel: FeatureSet) -> FeatureSet:
+        if base.n_classes == 1:
+            warnings.warn(
+                "1 class is large enough to be a base class, and analogies are drawn between two: drawing them with "
+                "the small classes, too",
+                stacklevel=4,
+            )
+            base = base.concatenate(novel.select([name for name in novel.classes if name not in base.classes]))
+        self._learn(base)
+        return base
+
     def _check(self, base: FeatureSet) -> HallucinationRecipe:
         if self.rectify not in (True, False, "auto"):
             raise InputError(f"rectify must be True, False or 'auto', not {self.rectify!r}")
@@ -194,9 +210,9 @@ class FeatureHallucination(BaseAugmenter):
         classes = torch.arange(n_classes, device=device).repeat_interleave(k)
         return AnalogyData(clusters.centroids.flatten(0, 1), classes, quadruplets, weight.to(device), bias.to(device))
 
-    def _wanted(self, novel: FeatureSet, per_class: int | None) -> NDArray[np.int64]:
+    def _wanted(self, novel: FeatureSet, per_class: int | None, average: int) -> NDArray[np.int64]:
         if per_class is not None or self.fill_to is None:
-            return super()._wanted(novel, per_class)
+            return super()._wanted(novel, per_class, average)
         check_count("fill_to", self.fill_to)
         return np.maximum(self.fill_to - novel.counts, 0)
 

@@ -69,6 +69,9 @@ class FeatureImagination(BaseAugmenter):
     per_class : int, optional
         Synthetic examples for each novel class; by default as many as fill it up to the average size of the base
         classes. As many as `generated`, to which the classifier is used, are better: see `cpaan.methods`.
+    sampling_strategy : float, str, dict or callable
+        Which classes `fit_resample` fills up, and to what size: as in imbalanced-learn, or ``"base_mean"``; see
+        `cpaan.augmenters.base.BaseAugmenter`.
     device : {"auto", "cpu", "cuda", "mps"}
         Where to train.
     tell : callable, optional
@@ -115,6 +118,7 @@ class FeatureImagination(BaseAugmenter):
         recipe: str = "quick",
         random_state: Any = None,
         per_class: int | None = None,
+        sampling_strategy: Any = "auto",
         device: str = "auto",
         tell: Callable[[Progress], None] | None = None,
         held_out: float = 0.2,
@@ -132,6 +136,7 @@ class FeatureImagination(BaseAugmenter):
         self.recipe = recipe
         self.random_state = random_state
         self.per_class = per_class
+        self.sampling_strategy = sampling_strategy
         self.device = device
         self.tell = tell
         self.held_out = held_out

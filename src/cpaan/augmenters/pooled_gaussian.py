@@ -32,6 +32,9 @@ class PooledGaussian(BaseAugmenter):
     per_class : int, optional
         Synthetic examples for each novel class; by default as many as fill it up to the average size of the base
         classes.
+    sampling_strategy : float, str, dict or callable
+        Which classes `fit_resample` fills up, and to what size: as in imbalanced-learn, or ``"base_mean"``; see
+        `cpaan.augmenters.base.BaseAugmenter`.
 
     Attributes
     ----------
@@ -53,9 +56,12 @@ class PooledGaussian(BaseAugmenter):
 
     factor_: NDArray[np.float64]
 
-    def __init__(self, *, random_state: Any = None, per_class: int | None = None) -> None:
+    def __init__(
+        self, *, random_state: Any = None, per_class: int | None = None, sampling_strategy: Any = "auto"
+    ) -> None:
         self.random_state = random_state
         self.per_class = per_class
+        self.sampling_strategy = sampling_strategy
 
     def _learn(self, base: FeatureSet) -> None:
         moments = class_moments(*base.to_torch(), base.n_classes)

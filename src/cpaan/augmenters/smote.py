@@ -39,6 +39,9 @@ class Smote(BaseAugmenter):
     per_class : int, optional
         Synthetic examples for each novel class; by default as many as fill it up to the average size of the base
         classes.
+    sampling_strategy : float, str, dict or callable
+        Which classes `fit_resample` fills up, and to what size: as in imbalanced-learn, or ``"base_mean"``; see
+        `cpaan.augmenters.base.BaseAugmenter`.
 
     Attributes
     ----------
@@ -55,12 +58,19 @@ class Smote(BaseAugmenter):
     """
 
     def __init__(
-        self, *, neighbors: int = 5, single: str = "copy", random_state: Any = None, per_class: int | None = None
+        self,
+        *,
+        neighbors: int = 5,
+        single: str = "copy",
+        random_state: Any = None,
+        per_class: int | None = None,
+        sampling_strategy: Any = "auto",
     ) -> None:
         self.neighbors = neighbors
         self.single = single
         self.random_state = random_state
         self.per_class = per_class
+        self.sampling_strategy = sampling_strategy
 
     def _learn(self, base: FeatureSet) -> None:
         as_whole_number(self.neighbors, "neighbors", minimum=1)

@@ -20,7 +20,7 @@ def as_features(X: Any, name: str = "X", *, keep_half: bool = False) -> FeatureA
 
     Parameters
     ----------
-    X : array, tensor, data frame or nested list
+    X : array, tensor, sparse matrix, data frame or nested list
         One row for each example, one column for each feature.
     name : str, default="X"
         What messages call it.
@@ -31,12 +31,12 @@ def as_features(X: Any, name: str = "X", *, keep_half: bool = False) -> FeatureA
     -------
     ndarray of shape (n, D)
         float32 or float64 as given; integers and booleans become float32, Python objects float64.
-        It may share memory with `X`.
+        It may share memory with `X`. A sparse matrix is written out in full.
 
     Raises
     ------
     InputError
-        Where `X` is no dense, finite, two-dimensional table of real numbers.
+        Where `X` is no finite, two-dimensional table of real numbers.
 
     Examples
     --------
@@ -100,13 +100,13 @@ def restore_features(array: npt.NDArray[Any], like: Any) -> Any:
     ----------
     array : ndarray of shape (n, D)
         The features.
-    like : array, tensor, data frame or nested list
+    like : array, tensor, sparse matrix, data frame or nested list
         What came in. Its floating type, device and column names are kept; where it holds integers or
         booleans, float32 is given back, because synthetic features are no integers.
 
     Returns
     -------
-    ndarray, torch.Tensor or data frame
+    ndarray, torch.Tensor, sparse matrix or data frame
         An array also where a list came in. Rows of a data frame are numbered afresh.
 
     Examples
@@ -120,6 +120,8 @@ def restore_features(array: npt.NDArray[Any], like: Any) -> Any:
         torch = sys.modules["torch"]
         dtype = like.dtype if like.dtype.is_floating_point else torch.float32
         return torch.tensor(array, dtype=dtype, device=like.device)
+    if container == "scipy":
+        return type(like)(array.astype(_floating_dtype(like.dtype), copy=False))
     if container == "other":
         return array.astype(_floating_dtype(np.asarray(like).dtype), copy=False)
     if like.shape[1] != array.shape[1]:
@@ -143,9 +145,10 @@ def _restore_polars(array: npt.NDArray[Any], like: Any) -> Any:
 
 
 def _as_array(X: Any, name: str) -> npt.NDArray[Any]:
-    if hasattr(X, "toarray") and hasattr(X, "nnz"):
-        raise InputError(f"{name} is a sparse matrix, which is not supported; pass {name}.toarray()")
     container = container_of(X)
+    if container == "scipy":
+        dense: npt.NDArray[Any] = X.toarray()
+        return dense
     if container == "torch":
         return tensor_to_numpy(X, name)
     if container == "pandas":

@@ -1,6 +1,6 @@
 """Which library an object belongs to.
 
-Torch, pandas and polars are looked up among the modules that are already imported: an object of theirs cannot
+Torch, pandas, polars and SciPy are looked up among the modules that are already imported: an object of theirs cannot
 exist before that, and so nothing heavy is imported for users who work with NumPy alone.
 """
 
@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from cpaan.errors import InputError
 
-Container: TypeAlias = Literal["torch", "pandas", "polars", "other"]
+Container: TypeAlias = Literal["torch", "pandas", "polars", "scipy", "other"]
 
 ROWS_NAMED = 3
 
@@ -28,8 +28,8 @@ def container_of(value: object) -> Container:
 
     Returns
     -------
-    {"torch", "pandas", "polars", "other"}
-        "other" stands for NumPy arrays, lists and all that NumPy can read.
+    {"torch", "pandas", "polars", "scipy", "other"}
+        "scipy" stands for its sparse matrices and arrays, "other" for NumPy arrays, lists and all that NumPy can read.
 
     Examples
     --------
@@ -37,13 +37,15 @@ def container_of(value: object) -> Container:
     >>> container_of(torch.zeros(2, 3)), container_of([[1.0, 2.0]])
     ('torch', 'other')
     """
-    torch, pandas, polars = (sys.modules.get(name) for name in ("torch", "pandas", "polars"))
+    torch, pandas, polars, sparse = (sys.modules.get(name) for name in ("torch", "pandas", "polars", "scipy.sparse"))
     if torch is not None and isinstance(value, torch.Tensor):
         return "torch"
     if pandas is not None and isinstance(value, (pandas.DataFrame, pandas.Series, pandas.Index)):
         return "pandas"
     if polars is not None and isinstance(value, (polars.DataFrame, polars.Series)):
         return "polars"
+    if sparse is not None and sparse.issparse(value):
+        return "scipy"
     return "other"
 
 
