@@ -51,3 +51,9 @@ def test_layers_compute_in_the_precision_of_their_weights(device: str) -> None:
     for one, other in zip(gradients, exact, strict=True):
         assert one.dtype == torch.bfloat16
         assert float((one - other).abs().max()) < 0.05 * float(other.abs().max())
+
+
+@pytest.mark.parametrize("slope", [0.1, 1.0])
+def test_no_rows_give_no_rows(slope: float) -> None:
+    _, weight, bias = operands("cpu")
+    assert dense(torch.empty(0, 20), weight, bias, slope).shape == (0, 70)
