@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from cpaan.data.glyphs import load_glyphs
     from cpaan.data.spiral import make_spiral
     from cpaan.errors import InputError
+    from cpaan.low_shot.classifier import LowShotClassifier
 
 __version__ = "0.1.0"
 
@@ -44,6 +45,7 @@ _HOMES = {
     "FeatureSet": "cpaan.data.feature_set",
     "InputError": "cpaan.errors",
     "LinearClassifier": "cpaan.classifiers.linear",
+    "LowShotClassifier": "cpaan.low_shot.classifier",
     "MatchingNetwork": "cpaan.classifiers.matching",
     "NearestPrototype": "cpaan.classifiers.nearest_prototype",
     "PooledGaussian": "cpaan.augmenters.pooled_gaussian",
@@ -68,6 +70,7 @@ __all__ = [
     "FeatureSet",
     "InputError",
     "LinearClassifier",
+    "LowShotClassifier",
     "MatchingNetwork",
     "NearestPrototype",
     "PooledGaussian",

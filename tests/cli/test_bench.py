@@ -51,6 +51,14 @@ def test_bench_writes_results_and_prints_the_tables(bank: Path, tmp_path: Path) 
     assert "48.4" in again.stdout
     assert result.stdout in again.stdout
     assert cpaan("bench", "-o", run).stdout == result.stdout
+    cells = json.loads(cpaan("table", run, "--measure", "top1", "--json").stdout)
+    assert len(cells) == 3 * 2 * 2
+    chosen = [row for row in rows if (row["method"], row["setting"], row["shots"]) == ("linear", "GLSL", "5")]
+    mean = sum(float(row["top1"]) for row in chosen) / len(chosen)
+    found = [c for c in cells if (c["method"], c["setting"], c["shots"]) == ("linear", "GLSL", 5)]
+    assert [cell["mean"] for cell in found] == [pytest.approx(mean)]
+    assert json.loads(cpaan("bench", "-o", run, "--measure", "top1", "--json").stdout) == cells
+    assert_refused(cpaan("bench", "-o", run, "--from-paper", "--json"), "leave --json or --from-paper out")
 
 
 def test_several_runs_make_one_table_with_a_column_for_the_representation(bank: Path, tmp_path: Path) -> None:

@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from cpaan.cli.answers import AsJson, answer
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -32,6 +34,7 @@ def ablate(
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")] = "auto",
     measure: Annotated[str, typer.Option(help="top5 or top1, in the printed tables.")] = "top1",
     jobs: Annotated[int, typer.Option(help="Processes on this machine.")] = 1,
+    as_json: AsJson = False,
 ) -> None:
     """Take the method apart: run it again with one thing changed or removed, and print what that costs.
 
@@ -67,7 +70,7 @@ def ablate(
             return run_benchmark(varied, data, folder, jobs=jobs, bars=bars, origin=origin)
 
     rows = [row for found in run_ablations(plan, variations, output, run) for row in found]
-    typer.echo(_tables(rows, method, classifier, measure))
+    answer(_tables(rows, method, classifier, measure), rows, as_json)
 
 
 def _tables(rows: "list[Row]", method: str, classifier: str, measure: str) -> str:

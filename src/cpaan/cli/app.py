@@ -10,13 +10,28 @@ from typer.core import TyperGroup
 
 from cpaan.cli.ablate import ablate
 from cpaan.cli.advise import advise
-from cpaan.cli.backbone import backbone_app
+from cpaan.cli.answers import AsJson, answer
+from cpaan.cli.backbone import STOPPED, backbone_app
 from cpaan.cli.bench import bench, methods, table
+from cpaan.cli.classify import add_classes, predict
 from cpaan.cli.features import features_app
+from cpaan.cli.fit import fit
 from cpaan.cli.report import report
 from cpaan.errors import InputError
 
 USAGE_ERROR = 2
+EPILOG = """\
+Example: cpaan fit bank.npz --setup setup.json -o model
+
+Example: cpaan add-classes model new.npz -o model-2
+
+Example: cpaan predict model-2 features.npz -o labels.csv
+
+cpaan COMMAND --help shows an example of every command.
+
+Exit codes: 0 done; 1 an unforeseen fault, with its traceback; 2 something given cannot be used, and a line says why; \
+130 stopped by Ctrl+C or a signal. A benchmark or an extraction that was stopped goes on with the same command.
+"""
 
 # Before torch is loaded: threads that wait in a loop for one another make small operations on a busy machine take many
 # times as long as those that sleep.
@@ -34,6 +49,9 @@ class Commands(TyperGroup):
         except InputError as error:
             typer.secho(f"error: {error}", fg="red", err=True)
             raise typer.Exit(USAGE_ERROR) from error
+        except KeyboardInterrupt:
+            typer.secho("stopped", err=True)
+            raise typer.Exit(STOPPED) from None
 
 
 app = typer.Typer(
@@ -43,6 +61,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Synthetic features for classes with a handful of examples.",
+    epilog=EPILOG,
 )
 
 
@@ -76,6 +95,7 @@ def options(
 def demo(
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the pictures and the table.")] = Path("demo"),
     seed: Annotated[int, typer.Option(help="Decides every random draw.")] = 0,
+    as_json: AsJson = False,
 ) -> None:
     """Show what it does: a spiral, imagined letters, and a table. Two to three minutes on two cores.
 
@@ -86,66 +106,13 @@ def demo(
 
     with training_bars() as bars:
         result = run_demo(out, seed, bars)
-    typer.echo(result.table)
-    typer.echo("\nWritten: " + ", ".join(str(path) for path in result.written))
+    text = f"{result.table}\n\nWritten: {', '.join(str(path) for path in result.written)}"
+    answer(text, {"table": result.table, "written": result.written}, as_json)
 
 
-@app.command()
-def fit(
-    base: Annotated[Path, typer.Argument(help="Features of the base classes (.npz); test rows are left out.")],
-    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the model.")],
-    novel: Annotated[
-        Path | None,
-        typer.Option(help="Features of novel classes: train directly on both, for few base classes."),
-    ] = None,
-    method: Annotated[str, typer.Option(help="Any that makes examples; see cpaan methods.")] = "ccov-gan",
-    recipe: Annotated[str, typer.Option(help="default, quick or paper.")] = "default",
-    episodes: Annotated[int | None, typer.Option(help="Training steps, instead of the recipe's.")] = None,
-    number: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="NAME=VALUE", help="Change any number of the method, such as cycle_weight=2."),
-    ] = None,
-    reservoir: Annotated[
-        int | None, typer.Option(help="Base examples kept per class; 0 keeps Gaussian summaries only.")
-    ] = None,
-    seed: Annotated[int, typer.Option(help="Decides every random draw.")] = 0,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")] = "auto",
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a model that is there.")] = False,
-    log: Annotated[
-        str | None, typer.Option(help="tensorboard: write losses to the folder OUTPUT-tensorboard as well.")
-    ] = None,
-) -> None:
-    """Train an augmenter on base classes.
-
-    Example: cpaan fit base.npz -o model --episodes 2000 --set perplexity=8
-    """
-    from cpaan.cli.logs import check_log, logged
-    from cpaan.cli.numbers import parse_numbers
-    from cpaan.cli.progress import training_bars
-    from cpaan.data.archive import read_bank
-    from cpaan.data.outputs import require_model_folder
-    from cpaan.methods import Settings, make_augmenter
-
-    numbers = parse_numbers(number or [])
-    numbers |= {name: value for name, value in (("episodes", episodes), ("reservoir", reservoir)) if value is not None}
-    augmenter = make_augmenter(method, Settings(recipe, device, seed, numbers=numbers))
-    require_model_folder(output, overwrite=overwrite)
-    check_log(log)
-    logs = output.parent / f"{output.name}-tensorboard"  # beside the model, which is written whole or not at all
-    base_set = read_bank(base).train
-    novel_set = None if novel is None else read_bank(novel).train
-    with training_bars() as shown, logged(shown, log, logs) as bars:
-        augmenter.tell = bars(f"training {method}")
-        if novel_set is None:
-            augmenter.fit(base_set.features, base_set.names)
-        elif hasattr(augmenter, "fit_direct"):
-            augmenter.fit_direct(base_set.features, base_set.names, novel_set.features, novel_set.names)
-        else:
-            raise InputError(f"{method} is not trained on novel classes; leave --novel out")
-    augmenter.save(output)
-    typer.echo(f"{output}: {method}, trained on {base_set.n_classes} base classes of {len(base_set)} examples")
-    if log is not None:
-        typer.echo(f"{logs}: losses; look at them with tensorboard --logdir {logs}")
+app.command()(fit)
+app.command()(add_classes)
+app.command()(predict)
 
 
 @app.command()
@@ -159,6 +126,7 @@ def augment(
     ] = None,
     seed: Annotated[int | None, typer.Option(help="Another draw than the model's own seed gives.")] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")] = "auto",
+    as_json: AsJson = False,
 ) -> None:
     """Make synthetic examples of novel classes; the file holds only these.
 
@@ -184,18 +152,25 @@ def augment(
         )
     made = FeatureSet(features, labels)
     write_features(output, made)
-    typer.echo(f"{output}: {len(made)} synthetic examples of {made.n_classes} classes")
+    facts = {"output": output, "examples": len(made), "classes": made.classes}
+    answer(f"{output}: {len(made)} synthetic examples of {made.n_classes} classes", facts, as_json)
 
 
 @app.command()
-def info(path: Annotated[Path, typer.Argument(help="Folder of a model, or a file of features.")]) -> None:
+def info(
+    path: Annotated[Path, typer.Argument(help="Folder of a model, or a file of features.")], as_json: AsJson = False
+) -> None:
     """Tell what a model or a file of features holds, and how large it is.
 
     Example: cpaan info model
-    """
-    from cpaan.cli.describe import describe
 
-    typer.echo(describe(path))
+    Example: cpaan info bank.npz --json
+    """
+    from cpaan.cli.describe import described
+
+    found = described(path)
+    width = max(map(len, found))
+    answer("\n".join(f"{name:<{width}}  {value}" for name, value in found.items()), found, as_json)
 
 
 app.add_typer(backbone_app, name="backbone")

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from cpaan.cli.answers import AsJson, answer
 from cpaan.errors import InputError
 
 if TYPE_CHECKING:
@@ -13,7 +14,9 @@ if TYPE_CHECKING:
 
 STOPPED = 130
 
-backbone_app = typer.Typer(no_args_is_help=True, help="Networks that turn images into features.")
+backbone_app = typer.Typer(
+    no_args_is_help=True, epilog="Example: cpaan backbone train images --setup setup.json -o backbone"
+)
 
 
 @backbone_app.callback()
@@ -47,6 +50,7 @@ def train(
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")] = "auto",
     resume: Annotated[bool, typer.Option("--resume", help="Go on from the last checkpoint.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a backbone that is there.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Train a network on the images of base classes. With torchrun, on several GPUs or machines.
 
@@ -75,12 +79,14 @@ def train(
         accumulate=accumulate,
     )
     if _is_done(output, settings, resume=resume, overwrite=overwrite):
-        typer.echo(f"{output}: already trained")
+        answer(f"{output}: already trained", {"output": output, "trained_before": True}, as_json)
         return
-    _train(images, setup, settings, output, resume and not overwrite)
+    _train(images, setup, settings, output, resume=resume and not overwrite, as_json=as_json)
 
 
-def _train(images: Path, setup: Path | None, settings: "BackboneSettings", output: Path, resume: bool) -> None:
+def _train(
+    images: Path, setup: Path | None, settings: "BackboneSettings", output: Path, *, resume: bool, as_json: bool
+) -> None:
     from cpaan.cli.progress import training_bars
     from cpaan.data.setup import read_image_classes
     from cpaan.representations.image_index import index_images
@@ -97,10 +103,12 @@ def _train(images: Path, setup: Path | None, settings: "BackboneSettings", outpu
         return
     seen = index.part("train")
     missing = sum(entry.name in backbone.details.get("skipped", {}) for entry in seen.entries)
-    typer.echo(f"{output}: {settings.kind}, trained on {len(seen) - missing} images of {len(seen.classes)} classes")
-    if "accuracy" in backbone.details:
-        accuracy = backbone.details["accuracy"]
-        typer.echo(f"base classes, test images: top-1 {accuracy['top1']:.1f} %, top-5 {accuracy['top5']:.1f} %")
+    facts = {"output": output, "kind": settings.kind, "images": len(seen) - missing, "classes": len(seen.classes)}
+    text = f"{output}: {settings.kind}, trained on {len(seen) - missing} images of {len(seen.classes)} classes"
+    accuracy = backbone.details.get("accuracy")
+    if accuracy is not None:
+        text += f"\nbase classes, test images: top-1 {accuracy['top1']:.1f} %, top-5 {accuracy['top5']:.1f} %"
+    answer(text, {**facts, "accuracy": accuracy}, as_json)
 
 
 def _is_done(output: Path, settings: "BackboneSettings", *, resume: bool, overwrite: bool) -> bool:

@@ -1,11 +1,11 @@
 """The commands of the benchmark."""
 
-import json
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from cpaan.cli.answers import AsJson, answer
 from cpaan.errors import InputError
 
 
@@ -18,15 +18,13 @@ def methods(
     """
     from cpaan.methods import METHODS
 
-    if as_json:
-        listed = [
-            {"name": m.name, "summary": m.summary, "augments": m.augmenter is not None, "classifier": m.classifier}
-            for m in METHODS.values()
-        ]
-        typer.echo(json.dumps(listed, indent=1))
-        return
+    listed = [
+        {"name": m.name, "summary": m.summary, "augments": m.augmenter is not None, "classifier": m.classifier}
+        for m in METHODS.values()
+    ]
     width = max(map(len, METHODS))
-    typer.echo("\n".join(f"{method.name:<{width}}  {method.summary}" for method in METHODS.values()))
+    text = "\n".join(f"{method.name:<{width}}  {method.summary}" for method in METHODS.values())
+    answer(text, listed, as_json)
 
 
 def bench(
@@ -63,6 +61,7 @@ def bench(
     log: Annotated[
         str | None, typer.Option(help="tensorboard: write losses and accuracies to the folder tensorboard of the run.")
     ] = None,
+    as_json: AsJson = False,
 ) -> None:
     """Fill the paper's table for a bank of features. An interrupted run goes on where it stopped.
 
@@ -73,7 +72,7 @@ def bench(
 
     require_measure(measure)
     if bank is None:
-        _from_folder(output, reference, measure, from_paper)
+        _from_folder(output, reference, measure, from_paper=from_paper, as_json=as_json)
         return
     if setup is None or output is None:
         raise InputError("a run needs a setup file (--setup) and a folder (-o)")
@@ -106,7 +105,7 @@ def bench(
         rows = run_benchmark(plan, data, output, jobs=jobs, scheduler=scheduler, bars=bars, origin=origin)
         if log is not None:
             bars.accuracies(rows)
-    _from_folder(output, reference or listed[0], measure, from_paper)
+    _from_folder(output, reference or listed[0], measure, from_paper=from_paper, as_json=as_json)
 
 
 def _require_reference(reference: str | None, listed: tuple[str, ...]) -> None:
@@ -114,12 +113,12 @@ def _require_reference(reference: str | None, listed: tuple[str, ...]) -> None:
         raise InputError(f"the reference {reference!r} is not one of the methods {', '.join(listed)}")
 
 
-def _from_folder(output: Path | None, reference: str | None, measure: str, from_paper: bool) -> None:
+def _from_folder(output: Path | None, reference: str | None, measure: str, *, from_paper: bool, as_json: bool) -> None:
     """Print the tables of a run as they can be made from its folder alone."""
-    from cpaan.evaluation.store import RunFolder
     from cpaan.reporting.benchmark import published_table
-    from cpaan.reporting.run_tables import run_tables
 
+    if from_paper and as_json:
+        raise InputError("--from-paper prints a table for people; leave --json or --from-paper out")
     if from_paper:
         typer.echo("Published (Gao et al., NeurIPS 2018, Table 1): top-5 accuracy in percent on ImageNet\n")
         typer.echo(published_table() + "\n")
@@ -127,23 +126,50 @@ def _from_folder(output: Path | None, reference: str | None, measure: str, from_
         if not from_paper:
             raise InputError("give a bank of features to run on, or a run (-o), or --from-paper")
         return
-    typer.echo(run_tables([RunFolder(output)], reference, measure))
+    _print_runs([output], reference, measure, as_json)
+
+
+def _print_runs(runs: list[Path], reference: str | None, measure: str, as_json: bool) -> None:
+    from cpaan.evaluation.store import RunFolder
+    from cpaan.reporting.run_tables import run_tables
+
+    folders = [RunFolder(run) for run in runs]
+    text = run_tables(folders, reference, measure)
+    answer(text, _figures([row for folder in folders for row in folder.rows()], measure), as_json)
+
+
+def _figures(rows: list[dict[str, Any]], measure: str) -> list[dict[str, Any]]:
+    """Give what the table shows, a cell at a time."""
+    from cpaan.evaluation.summary import summarize_rows
+
+    return [
+        {
+            "method": method,
+            "representation": representation,
+            "setting": setting,
+            "shots": shots,
+            "measure": measure,
+            "mean": interval.mean,
+            "half_width": interval.half_width,
+        }
+        for ((method, representation), setting, shots), interval in summarize_rows(rows, measure).items()
+    ]
 
 
 def table(
     runs: Annotated[list[Path], typer.Argument(help="Folders of benchmark runs.")],
     reference: Annotated[str | None, typer.Option(help="Method to take differences to; the first by default.")] = None,
     measure: Annotated[str, typer.Option(help="top5 or top1.")] = "top5",
+    as_json: AsJson = False,
 ) -> None:
     """Print the table of one or more runs; of several, with a column for the representation.
 
     Example: cpaan table runs/resnet10 runs/prototypical
-    """
-    from cpaan.evaluation.store import RunFolder
-    from cpaan.reporting.run_tables import run_tables
 
+    Example: cpaan table runs/resnet10 --measure top1 --json
+    """
     require_measure(measure)
-    typer.echo(run_tables([RunFolder(run) for run in runs], reference, measure))
+    _print_runs(runs, reference, measure, as_json)
 
 
 def require_measure(measure: str) -> None:

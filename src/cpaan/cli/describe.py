@@ -6,13 +6,11 @@ from typing import Any
 from cpaan.errors import InputError
 
 
-def describe(path: Path) -> str:
-    """Describe a model's folder or a file of features."""
+def described(path: Path) -> dict[str, str]:
+    """Describe a model's folder or a file of features, a line of words for each thing to know."""
     if not path.exists():
         raise InputError(f"{path} does not exist")
-    lines = _describe_model(path) if path.is_dir() else _describe_features(path)
-    width = max(len(name) for name, _ in lines)
-    return "\n".join(f"{name:<{width}}  {value}" for name, value in lines)
+    return dict(_describe_model(path) if path.is_dir() else _describe_features(path))
 
 
 def _describe_features(path: Path) -> list[tuple[str, str]]:
@@ -40,7 +38,23 @@ def _describe_model(path: Path) -> list[tuple[str, str]]:
     shapes = read_shapes(path / TENSORS)
     names = [str(decode_name(name)) for name in config.get("classes", [])]
     describe_kind = {"CPAAN": _describe_cpaan, "backbone": _describe_backbone}.get(config["kind"], _describe_other)
-    return [*describe_kind(config, shapes), ("names", _shortened(names)), ("size", _size(path))]
+    classifier = _describe_classifier(path / "classifier")
+    return [*describe_kind(config, shapes), *classifier, ("names", _shortened(names)), ("size", _size(path))]
+
+
+def _describe_classifier(path: Path) -> list[tuple[str, str]]:
+    from cpaan.data.model_folder import TENSORS, decode_name, read_config, read_shapes
+
+    if not path.is_dir():
+        return []
+    config, shapes = read_config(path), read_shapes(path / TENSORS)
+    kept = shapes["base.deviations"][0]
+    added = [str(decode_name(name)) for name in config["added"]]
+    return [
+        ("classifier", f"{config['classifier']['kind']}, {len(config['classes']) + len(added)} classes"),
+        ("kept for it", f"{kept} base examples" if kept else "means of base classes"),
+        ("added", _shortened(added) or "none"),
+    ]
 
 
 def _describe_cpaan(config: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> list[tuple[str, str]]:
@@ -85,6 +99,6 @@ def _shortened(names: list[str], most: int = 8) -> str:
 
 
 def _size(path: Path) -> str:
-    files = [path] if path.is_file() else [file for file in path.iterdir() if file.is_file()]
+    files = [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]
     total = sum(file.stat().st_size for file in files)
     return f"{total / 1e6:.2f} MB"

@@ -5,9 +5,12 @@ from typing import Annotated
 
 import typer
 
+from cpaan.cli.answers import AsJson, answer
 from cpaan.errors import InputError
 
-features_app = typer.Typer(no_args_is_help=True, help="Files of features.")
+features_app = typer.Typer(
+    no_args_is_help=True, epilog="Example: cpaan features extract images --backbone backbone -o bank.npz"
+)
 _SHOWN = 10
 
 
@@ -43,6 +46,7 @@ def extract(
     on_bad: Annotated[str, typer.Option(help="refuse or skip images that cannot be read.")] = "refuse",
     dtype: Annotated[str, typer.Option(help="float32 or float16.")] = "float32",
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")] = "auto",
+    as_json: AsJson = False,
 ) -> None:
     """Turn images into features. An extraction that was interrupted goes on where it stopped.
 
@@ -77,7 +81,9 @@ def extract(
             tell=bars.rate("extracting", "images"),
         )
     _list_skipped(found.skipped, output)
-    typer.echo(f"{output}: {found.n_images} images of {found.n_classes} classes, {found.dimension} features")
+    facts = {"output": output, "images": found.n_images, "classes": found.n_classes, "dimension": found.dimension}
+    text = f"{output}: {found.n_images} images of {found.n_classes} classes, {found.dimension} features"
+    answer(text, {**facts, "left_out": len(found.skipped)}, as_json)
 
 
 def _list_skipped(skipped: dict[str, str], output: Path) -> None:

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
+from cpaan.cli.answers import AsJson, answer
 from cpaan.errors import InputError
 
 
@@ -23,6 +24,7 @@ def report(
     pixels: Annotated[
         str | None, typer.Option(help="HEIGHTxWIDTH, where features are grey pixels: shows them as pictures.")
     ] = None,
+    as_json: AsJson = False,
 ) -> None:
     """Write one page about one or more runs that opens without a network: table, figures, how it was made.
 
@@ -44,10 +46,11 @@ def report(
     shape = None if pixels is None else parse_pixels(pixels)
     results = Results.of(read_runs(runs), reference)
     size = write_page(results, output, measure=measure, images=images, pixels=shape)
-    typer.echo(f"{output}: {size / 1e6:.1f} MB")
+    text, written = f"{output}: {size / 1e6:.1f} MB", []
     if write_figures is not None and figures is not None:
         written = write_figures(results, figures, measure)
-        typer.echo(f"{figures}: {len(written) // 2} figures, each as PDF and PNG")
+        text += f"\n{figures}: {len(written) // 2} figures, each as PDF and PNG"
+    answer(text, {"output": output, "bytes": size, "figures": written}, as_json)
 
 
 def _figure_writer() -> Callable[[Any, Path, str], list[Path]]:

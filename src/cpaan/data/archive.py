@@ -122,6 +122,25 @@ def read_bank(path: str | os.PathLike[str]) -> Bank:
     return Bank(rows.take(~is_test), rows.take(is_test) if is_test.any() else None)
 
 
+def read_bare_features(path: str | os.PathLike[str]) -> npt.NDArray[Any]:
+    """Read the features of a file that may have no labels; their values are not checked.
+
+    Raises
+    ------
+    InputError
+        Where the file is missing, damaged, or has no features.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     np.savez(f"{folder}/new.npz", X=[[0.5], [1.5]])
+    ...     read_bare_features(f"{folder}/new.npz").shape
+    (2, 1)
+    """
+    return _features_of(_read_arrays(Path(path)), Path(path))
+
+
 def write_features(
     path: str | os.PathLike[str],
     feature_set: FeatureSet,
@@ -204,12 +223,10 @@ def _require_archive(path: Path) -> None:
 
 
 def _feature_set(arrays: Mapping[str, npt.NDArray[Any]], path: Path) -> FeatureSet:
-    features = arrays.get("features", arrays.get("X"))
+    features = _features_of(arrays, path)
     labels = arrays.get("labels", arrays.get("y"))
-    if features is None or labels is None:
-        missing = "features" if features is None else "labels"
-        found = ", ".join(arrays) or "none that is known"
-        raise InputError(f"{path} has no array called {missing}; arrays in it: {found}")
+    if labels is None:
+        raise InputError(f"{path} has no array called labels; arrays in it: {', '.join(arrays)}")
     classes = arrays.get("classes")
     # Ours alone, so it need not be copied to be kept from changes.
     features.flags.writeable = False
@@ -217,6 +234,14 @@ def _feature_set(arrays: Mapping[str, npt.NDArray[Any]], path: Path) -> FeatureS
         return FeatureSet(features, labels, None if classes is None else classes.tolist())
     except InputError as error:
         raise InputError(f"{path}: {error}") from error
+
+
+def _features_of(arrays: Mapping[str, npt.NDArray[Any]], path: Path) -> npt.NDArray[Any]:
+    features = arrays.get("features", arrays.get("X"))
+    if features is None:
+        found = ", ".join(arrays) or "none that is known"
+        raise InputError(f"{path} has no array called features; arrays in it: {found}")
+    return features
 
 
 def _as_mask(mask: npt.NDArray[Any], length: int, name: str) -> npt.NDArray[np.bool_]:

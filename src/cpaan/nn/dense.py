@@ -25,14 +25,15 @@ def dense(values: Tensor, weight: Tensor, bias: Tensor, negative_slope: float = 
     tensor([[ 1., -1.]])
     """
     values = values.to(weight.dtype)
-    if values.is_cuda and not torch.compiler.is_compiling() and _kernels(values.device) is not None:
+    fuses = values.is_cuda and not torch.compiler.is_compiling() and _kernels(values.device) is not None
+    if fuses and values.numel():  # a kernel cannot be started for nothing
         fused: Tensor = _Dense.apply(values, weight, bias, negative_slope)  # type: ignore[no-untyped-call]
         return fused
     flat = values.reshape(-1, values.shape[-1])  # in place on a view, as of more dimensions, would mean copies
     found = linear(flat, weight, bias)
     if negative_slope != 1:
         found = leaky_relu(found, negative_slope, inplace=True)
-    return found.view(*values.shape[:-1], len(weight))
+    return found.view(*values.shape[:-1], len(weight))  # not −1, which is ambiguous where there are no rows
 
 
 class _Dense(torch.autograd.Function):

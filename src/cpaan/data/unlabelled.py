@@ -1,0 +1,66 @@
+"""Features without labels: what a classifier is asked about."""
+
+import os
+from pathlib import Path
+
+import numpy as np
+
+from cpaan.data.archive import read_bare_features
+from cpaan.data.containers import FeatureArray, as_features
+from cpaan.data.hdf5 import Hdf5Features, is_hdf5
+from cpaan.errors import InputError
+
+_ARRAY_MAGIC = b"\x93NUMPY"
+
+
+def read_rows(path: str | os.PathLike[str]) -> FeatureArray:
+    """Read the features of a file; labels may be missing.
+
+    Parameters
+    ----------
+    path : str or path
+        An archive with `features` or `X` (.npz), one array (.npy), or an HDF5 feature file. Of an archive all rows are
+        read, those for testing included.
+
+    Returns
+    -------
+    ndarray of shape (n, D)
+        The features, all finite.
+
+    Raises
+    ------
+    InputError
+        Where the file is missing, damaged or holds no features.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     np.savez(f"{folder}/new.npz", X=np.eye(2, dtype=np.float32))
+    ...     read_rows(f"{folder}/new.npz")
+    array([[1., 0.],
+           [0., 1.]], dtype=float32)
+    """
+    path = Path(path)
+    if _is_array(path):
+        return as_features(_read_array(path), str(path), keep_half=True)
+    if path.is_file() and is_hdf5(path):
+        file = Hdf5Features(path)
+        return as_features(file.read(np.arange(file.n)), str(path), keep_half=True)
+    return as_features(read_bare_features(path), str(path), keep_half=True)
+
+
+def _is_array(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            return file.read(len(_ARRAY_MAGIC)) == _ARRAY_MAGIC
+    except OSError:
+        return False  # whoever reads an archive says what is wrong
+
+
+def _read_array(path: Path) -> FeatureArray:
+    try:
+        array: FeatureArray = np.load(path, allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        raise InputError(f"{path} is damaged, or holds Python objects: {error}") from error
+    return array
