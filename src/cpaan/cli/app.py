@@ -13,6 +13,7 @@ from cpaan.cli.backbone import backbone_app
 from cpaan.cli.bench import bench, methods, table
 from cpaan.cli.features import features_app
 from cpaan.cli.report import report
+from cpaan.cli.tune import tune
 from cpaan.errors import InputError
 
 USAGE_ERROR = 2
@@ -204,6 +205,7 @@ app.command()(bench)
 app.command()(table)
 app.command()(report)
 app.command()(methods)
+app.command()(tune)
 
 
 if __name__ == "__main__":
