@@ -15,7 +15,7 @@ from cpaan.data.model_folder import decode_name, encode_name, read_model, write_
 from cpaan.errors import InputError
 
 EstimatorT = TypeVar("EstimatorT", bound="SavedEstimator")
-_NOT_SAVED = ("tell", "device")
+_NOT_SAVED = ("tell", "callbacks", "device")
 
 
 class SavedEstimator(BaseEstimator):

@@ -38,7 +38,7 @@ def test_the_demo_writes_its_pictures_and_its_table(tmp_path: Path, monkeypatch:
     assert [line.split("|")[1].strip() for line in lines[-3:]] == ["no augmentation", "c-GAN", "cCov-GAN"]
     assert "glyphs, ccov-gan: 2/2" in told
     assert "spiral, c-gan back: 3/3" in told
-    assert "glyphs, classifying: 3/3 methods" in told
+    assert "glyphs, classifying: 4/4 methods" in told
 
 
 def test_ccov_gan_covers_more_of_the_unseen_arms_than_c_gan() -> None:

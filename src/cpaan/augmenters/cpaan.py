@@ -5,24 +5,25 @@ Augmentation Networks*, NeurIPS 2018.
 """
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from sklearn.utils.validation import validate_data
 from torch import Tensor
 
 from cpaan.augmenters.base import BaseAugmenter, check_novel
-from cpaan.augmenters.fitting import FEWEST_TO_META_TRAIN, fit_model
+from cpaan.augmenters.fitting import FEWEST_TO_META_TRAIN, fit_further, fit_model
 from cpaan.augmenters.model import Model
 from cpaan.augmenters.storage import model_details, model_tensors, restore_gain, restore_model
 from cpaan.data.feature_set import FeatureSet
 from cpaan.errors import InputError
 from cpaan.training.device import choose_device
 from cpaan.training.recipe import Recipe, make_recipe
-from cpaan.training.trainer import Progress
+from cpaan.training.trainer import Callback, Progress
 
 
 class CPAAN(BaseAugmenter):
@@ -51,7 +52,13 @@ class CPAAN(BaseAugmenter):
     device : {"auto", "cpu", "cuda", "mps"}
         ``"auto"`` takes a GPU that torch can use, or else the CPU.
     tell : callable, optional
-        Called with a `Progress` about a hundred times during training.
+        Called with a `Progress` about a hundred times during training, as with all estimators that are trained.
+    callbacks : sequence of callables
+        Called as often with a `TrainingEvent`, by which they may also look at the networks, score them, and end
+        training; see `cpaan.training.callbacks` for early stopping, checkpoints, printed progress and TensorBoard.
+    held_out : float
+        Share of the base classes that networks are not trained on, so that callbacks can score them on these as if
+        novel. They still lend examples to novel classes afterwards. Not used by `fit_direct`.
     episodes, learning_rate, … : optional
         Any number of the recipe, by name; see `cpaan.training.recipe.Recipe`.
 
@@ -91,6 +98,10 @@ class CPAAN(BaseAugmenter):
     ((28, 5), {'new'})
     """
 
+    model_: Model
+    history_: dict[str, Any]
+    expected_gain_: dict[str, Any] | None
+
     def __init__(
         self,
         *,
@@ -102,6 +113,8 @@ class CPAAN(BaseAugmenter):
         reservoir: int = 100,
         device: str = "auto",
         tell: Callable[[Progress], None] | None = None,
+        callbacks: Sequence[Callback] = (),
+        held_out: float = 0.0,
         episodes: int | None = None,
         learning_rate: float | None = None,
         halve_every: int | None = None,
@@ -142,6 +155,8 @@ class CPAAN(BaseAugmenter):
         self.reservoir = reservoir
         self.device = device
         self.tell = tell
+        self.callbacks = callbacks
+        self.held_out = held_out
         self.episodes = episodes
         self.learning_rate = learning_rate
         self.halve_every = halve_every
@@ -184,6 +199,61 @@ class CPAAN(BaseAugmenter):
         self._train(base, novel)
         return self._remember(base)
 
+    def partial_fit(self, X_base: Any, y_base: Any, *, episodes: int = 300) -> "CPAAN":
+        """Go on training with further base classes, or with further examples of those that are known.
+
+        What is kept of the first fit: the networks, from which training goes on; the units of the features; every
+        number of the recipe; and of each base class the mean, the covariance and the reservoir of examples. Episodes
+        draw from that reservoir, or with ``reservoir=0`` from Gaussians, so that the base data of the first fit need
+        not be there any more. Means and covariances of a class that gets further examples are those of all of them.
+        The temperature of the neighbourhood and the estimate of centres are found anew, on all classes. Adam starts
+        anew, at the rate that the first fit ended with. Without a previous fit it is `fit`.
+
+        Parameters
+        ----------
+        X_base : array, tensor or data frame of shape (n, D)
+            Further examples of base classes.
+        y_base : sequence of n labels
+            Their classes, known or new.
+        episodes : int, default=300
+            Further training steps; a first fit has as many as its recipe says.
+
+        Examples
+        --------
+        >>> rng = np.random.default_rng(0)
+        >>> X, y = rng.normal(size=(80, 5)), np.repeat(np.arange(8), 10)
+        >>> augmenter = CPAAN(episodes=5, random_state=0, device="cpu").fit(X[:50], y[:50])
+        >>> augmenter.partial_fit(X[50:], y[50:], episodes=5).classes_
+        (0, 1, 2, 3, 4, 5, 6, 7)
+        """
+        if not hasattr(self, "model_"):
+            return self.fit(X_base, y_base)
+        if hasattr(self, "feature_names_in_"):
+            validate_data(self, X_base, reset=False, skip_check_array=True)
+        if not isinstance(episodes, int) or isinstance(episodes, bool) or episodes < 1:
+            raise InputError(f"episodes must be a whole number of at least 1, not {episodes!r}")
+        base = FeatureSet(X_base, y_base)
+        if base.dimension != self.n_features_in_:
+            raise InputError(
+                f"X has {base.dimension} features, but CPAAN is expecting {self.n_features_in_} features as input: "
+                "further base classes must come from the same representation"
+            )
+        before = self.history_["episode"][-1]
+        self.model_, history, gains = fit_further(
+            self.model_,
+            base,
+            episodes=episodes,
+            reservoir=self._reservoir(),
+            seed=(self._seed(0) + before) % 2**31,
+            callbacks=self._all_callbacks(),
+            held_out=self.held_out,
+        )
+        logged = {"episode": [before + episode for episode in history.episodes], **history.losses}
+        self.history_ = {name: [*self.history_[name], *values] for name, values in logged.items()}
+        self.expected_gain_ = gains.expected() if gains.shots else None
+        self.classes_, self.average_size_ = self.model_.base.classes, self.model_.base.average_size
+        return self
+
     @property
     def generator_(self) -> torch.nn.Module:
         """The trained G_n, an ordinary module."""
@@ -208,25 +278,36 @@ class CPAAN(BaseAugmenter):
         return base
 
     def _train(self, base: FeatureSet, novel: FeatureSet | None) -> None:
-        if not isinstance(self.reservoir, int) or self.reservoir < 0:
-            raise InputError(f"reservoir must be a whole number of at least 0, not {self.reservoir!r}")
         changes = {field.name: getattr(self, field.name) for field in fields(Recipe)}
         self.model_, history, gains = fit_model(
             base,
             novel,
             variant=self.variant,
             recipe=make_recipe(self.recipe, **changes),
-            reservoir=self.reservoir,
+            reservoir=self._reservoir(),
             seed=self._seed(0),
             device=choose_device(self.device),
-            tell=self.tell,
+            callbacks=self._all_callbacks(),
+            held_out=self.held_out,
         )
-        self.history_: dict[str, Any] = {"episode": history.episodes, **history.losses}
-        self.expected_gain_: dict[str, Any] | None = gains.expected() if gains.shots else None
+        self.history_ = {"episode": history.episodes, **history.losses}
+        self.expected_gain_ = gains.expected() if gains.shots else None
+
+    def _reservoir(self) -> int:
+        if not isinstance(self.reservoir, int) or self.reservoir < 0:
+            raise InputError(f"reservoir must be a whole number of at least 0, not {self.reservoir!r}")
+        return self.reservoir
+
+    def _all_callbacks(self) -> list[Callback]:
+        if callable(self.callbacks) or not all(map(callable, self.callbacks)):
+            raise InputError(f"callbacks must be a list of what can be called with an event, not {self.callbacks!r}")
+        # Whatever shows the progress comes last, to tell of it when all is done.
+        return [*self.callbacks, *(() if self.tell is None else (self.tell,))]
 
     def _make(self, novel: FeatureSet, wanted: NDArray[np.int64]) -> NDArray[np.floating]:
         generator = torch.Generator(self.model_.base.prototypes.device).manual_seed(self._seed(1))
-        known = np.array([name in set(self.classes_) for name in novel.classes])
+        base_classes = set(self.classes_)
+        known = np.array([name in base_classes for name in novel.classes])
         if not known.any():
             return self._make_with(self.model_, novel, wanted, generator)
         # A base class that is filled up knows where its centre is: there is nothing to estimate, nor to make up for.

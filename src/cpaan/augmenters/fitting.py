@@ -1,11 +1,16 @@
 """From features to a trained model: scale, lay out, choose a sampler, train, summarise."""
 
+import copy
 import warnings
-from collections.abc import Callable
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import torch
+from torch import Tensor
 
 from cpaan.augmenters.center_search import Gains, search_center_model
+from cpaan.augmenters.held_out_score import HeldOutScore, choose_held_out
+from cpaan.augmenters.joining import joined
 from cpaan.augmenters.model import Model
 from cpaan.augmenters.summary import BaseSummary, class_covariances, keep_examples
 from cpaan.data.feature_set import FeatureSet
@@ -13,7 +18,7 @@ from cpaan.errors import InputError
 from cpaan.functional.class_center import CenterModel
 from cpaan.functional.rows import is_large
 from cpaan.functional.scaling import Scaling, fit_scaling
-from cpaan.nn.networks import Architecture, build_networks
+from cpaan.nn.networks import Architecture, Networks, build_networks
 from cpaan.sampling.bank import ClassBank
 from cpaan.sampling.episodes import DirectSampler, EpisodeSampler, EpisodicSampler, PairPlan
 from cpaan.sampling.neighborhood import make_neighborhood
@@ -23,8 +28,8 @@ from cpaan.training.device import layer_precision
 from cpaan.training.history import History
 from cpaan.training.recipe import Recipe
 from cpaan.training.step import TrainingStep
-from cpaan.training.trainer import Progress, train
-from cpaan.training.variant import find_variant
+from cpaan.training.trainer import Callback, learning_rate_at, train
+from cpaan.training.variant import Variant, find_variant
 
 FEWEST_TO_META_TRAIN = 4
 # What a GPU may give of its free memory to examples; networks and episodes need the rest.
@@ -40,7 +45,8 @@ def fit_model(
     reservoir: int,
     seed: int,
     device: torch.device,
-    tell: Callable[[Progress], None] | None = None,
+    callbacks: Sequence[Callback] = (),
+    held_out: float = 0.0,
 ) -> tuple[Model, History, Gains]:
     """Train on base classes alone, or directly on given base and novel classes.
 
@@ -52,7 +58,8 @@ def fit_model(
     reservoir : base examples kept of each class
     seed : decides every random draw
     device : where to train
-    tell : called at every logging step
+    callbacks : called at every logging step
+    held_out : share of the base classes that networks are not trained on but scored on
 
     Returns
     -------
@@ -64,31 +71,93 @@ def fit_model(
     scaling = choose_scaling(base, recipe)
     bank = lay_out(base, scaling, device)
     covariances = class_covariances(bank, recipe.covariance_rank)
-    temperature = _temperature(bank, recipe)
-    gain = (2 * base.dimension) ** 0.5 / recipe.within_distance if recipe.standardize else 1.0
-    architecture = Architecture(
-        dimension=base.dimension,
+    networks = build_networks(_architecture(base.dimension, kind, recipe), seed).to(device)
+    generator = torch.Generator(device).manual_seed(seed)
+    novel_bank = None if novel is None else lay_out(novel, scaling, device)
+    held = choose_held_out(bank.counts, held_out, seed) if novel is None else None
+    training = _Training(bank, _temperature(bank, recipe), variant, recipe, callbacks, held)
+    center, gains = _center(bank, recipe, seed, direct=novel is not None)
+    history = training.run(networks, covariances.factors, novel_bank, generator)
+    factors, tails = covariances.factors.half(), covariances.tails
+    del covariances  # before examples are kept beside them: with many classes both are large
+    kept = keep_examples(bank, reservoir, generator)
+    summary = BaseSummary(base.classes, bank.counts, bank.prototypes, factors, tails, kept, scaling)
+    model = Model(networks.eval().requires_grad_(False), summary, recipe, variant, training.temperature, center)
+    return model, history, gains
+
+
+def fit_further(
+    model: Model,
+    base: FeatureSet,
+    *,
+    episodes: int,
+    reservoir: int,
+    seed: int,
+    callbacks: Sequence[Callback] = (),
+    held_out: float = 0.0,
+) -> tuple[Model, History, Gains]:
+    """Train a model further, on the base classes that it knows and on further ones or further examples.
+
+    The networks start as they are and the units stay. Of classes without new examples, episodes draw from those that
+    the model kept, or else from their Gaussians. Adam starts anew, at the rate that the first training ended with.
+    Parameters are those of `fit_model`; further classes alone are held out.
+    """
+    device, recipe = model.base.prototypes.device, model.recipe
+    generator = torch.Generator(device).manual_seed(seed)
+    whole = joined(model.base, base.classes, lay_out(base, model.base.scaling, device), recipe, generator)
+    networks = copy.deepcopy(model.networks).train().requires_grad_(True)
+    last_rate = learning_rate_at(recipe.episodes - 1, recipe.learning_rate, recipe.halve_every)
+    rest = replace(recipe, episodes=episodes, learning_rate=last_rate, halve_every=episodes)
+    temperature, known = _temperature(whole.bank, recipe), len(model.base.classes)
+    held = choose_held_out(whole.bank.counts, held_out, seed, first=known)
+    training = _Training(whole.bank, temperature, model.variant, rest, callbacks, held)
+    center, gains = _center(whole.bank, recipe, seed, direct=False)
+    history = training.run(networks, whole.factors, None, generator)
+    summary = BaseSummary(
+        whole.classes,
+        whole.counts,
+        whole.bank.prototypes,
+        whole.factors.half(),
+        whole.tails,
+        keep_examples(whole.bank, reservoir, generator),
+        model.base.scaling,
+    )
+    networks.eval().requires_grad_(False)
+    return Model(networks, summary, recipe, model.variant, temperature, center), history, gains
+
+
+@dataclass(frozen=True)
+class _Training:
+    bank: ClassBank
+    temperature: float
+    variant: str
+    recipe: Recipe
+    callbacks: Sequence[Callback]
+    held: Tensor | None  # classes that are scored on and not trained on
+
+    def run(self, networks: Networks, factors: Tensor, novel: ClassBank | None, generator: torch.Generator) -> History:
+        score = rest = None
+        if self.held is not None:
+            score = HeldOutScore(self.bank, self.held, self.recipe, self.variant, self.temperature)
+            rest = score.rest
+        sampler = _sampler(self.bank, novel, self.recipe, self.temperature, rest)
+        step = TrainingStep(
+            networks, find_variant(self.variant), self.recipe, factors, layer_precision(self.bank.device)
+        )
+        return train(step, sampler, generator, self.callbacks, score)
+
+
+def _architecture(dimension: int, kind: Variant, recipe: Recipe) -> Architecture:
+    return Architecture(
+        dimension=dimension,
         width=recipe.width,
         noise_dimension=recipe.noise_dimension,
         noise_components=recipe.noise_components if kind.mixture_noise else 0,
         cycle=kind.cycle,
         residual=recipe.generator == "residual",
-        gain=gain,
+        gain=(2 * dimension) ** 0.5 / recipe.within_distance if recipe.standardize else 1.0,
         negative_slope=recipe.negative_slope,
     )
-    networks = build_networks(architecture, seed).to(device)
-    generator = torch.Generator(device).manual_seed(seed)
-    novel_bank = None if novel is None else lay_out(novel, scaling, device)
-    sampler = _sampler(bank, novel_bank, recipe, temperature)
-    step = TrainingStep(networks, kind, recipe, covariances.factors, layer_precision(device))
-    center, gains = _center(bank, recipe, seed, direct=novel is not None)
-    history = train(step, sampler, generator, tell)
-    factors, tails = covariances.factors.half(), covariances.tails
-    del covariances, step  # before examples are kept beside them: with many classes both are large
-    kept = keep_examples(bank, reservoir, generator)
-    summary = BaseSummary(base.classes, bank.counts, bank.prototypes, factors, tails, kept, scaling)
-    model = Model(networks.eval().requires_grad_(False), summary, recipe, variant, temperature, center)
-    return model, history, gains
 
 
 def _center(bank: ClassBank, recipe: Recipe, seed: int, *, direct: bool) -> tuple[CenterModel | None, Gains]:
@@ -131,7 +200,9 @@ def _temperature(bank: ClassBank, recipe: Recipe) -> float:
     return recipe.temperature
 
 
-def _sampler(base: ClassBank, novel: ClassBank | None, recipe: Recipe, temperature: float) -> EpisodeSampler:
+def _sampler(
+    base: ClassBank, novel: ClassBank | None, recipe: Recipe, temperature: float, classes: Tensor | None
+) -> EpisodeSampler:
     neighborhood = make_neighborhood(recipe.neighborhood, temperature=temperature, neighbors=recipe.neighbors)
     wanted, shots = recipe.novel_per_episode, recipe.shots_per_episode
     base_examples = recipe.batch_size - wanted * shots
@@ -140,7 +211,8 @@ def _sampler(base: ClassBank, novel: ClassBank | None, recipe: Recipe, temperatu
     plan = PairPlan(neighborhood, base_examples, recipe.pairing, recipe.base_draw, recipe.loss_weights)
     if novel is not None:
         return DirectSampler(base, novel, plan, min(wanted, novel.n_classes), min(shots, novel.largest))
-    return EpisodicSampler(base, plan, _meta_novel(base.n_classes, wanted), shots)
+    n_classes = base.n_classes if classes is None else len(classes)
+    return EpisodicSampler(base, plan, _meta_novel(n_classes, wanted), shots, classes)
 
 
 def _meta_novel(n_base: int, wanted: int) -> int:

@@ -17,6 +17,7 @@ from cpaan.cli.classify import add_classes, predict
 from cpaan.cli.features import features_app
 from cpaan.cli.fit import fit
 from cpaan.cli.report import report
+from cpaan.cli.tune import tune
 from cpaan.errors import InputError
 
 USAGE_ERROR = 2
@@ -181,6 +182,7 @@ app.command()(ablate)
 app.command()(table)
 app.command()(report)
 app.command()(methods)
+app.command()(tune)
 
 
 if __name__ == "__main__":

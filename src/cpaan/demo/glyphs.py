@@ -1,7 +1,8 @@
 """The glyph part of the demonstration: imagined letters, and what they are worth to a classifier."""
 
+import copy
 from collections.abc import Hashable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -49,6 +50,13 @@ def fit_glyphs(task: GlyphTask, seed: int, bars: Bars) -> dict[str, CPAAN]:
         ).fit(task.base.features, task.base.names)
         for variant in VARIANTS
     }
+
+
+def as_in_the_paper(augmenter: CPAAN) -> CPAAN:
+    """Give one with the same networks that puts a class at the mean of its shots."""
+    twin = copy.copy(augmenter)
+    twin.model_ = replace(augmenter.model_, center=None)
+    return twin
 
 
 def imagined(task: GlyphTask, augmenters: dict[str, CPAAN], seed: int) -> tuple[FeatureSet, dict[str, FeatureSet]]:

@@ -5,8 +5,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from cpaan.errors import InputError
 from cpaan.evaluation.summary import summarize_rows
+from cpaan.training.tensorboard import TensorBoard, find_writer
 from cpaan.training.trainer import Bars, Progress
 
 _TRAINING = "training "
@@ -24,7 +24,7 @@ class TensorBoardBars:
 
     def __init__(self, bars: Bars, folder: Path, writer: Callable[[str], Any]) -> None:
         self.bars, self.folder, self._writer = bars, folder, writer
-        self._open: dict[str, Any] = {}
+        self._open: dict[str, TensorBoard] = {}
 
     def __call__(self, title: str) -> Callable[[Progress], None]:
         """Give what a training is to tell its progress to."""
@@ -32,8 +32,7 @@ class TensorBoardBars:
 
         def tell(progress: Progress) -> None:
             shown(progress)
-            for term, value in progress.losses.items():
-                self.writer(name).add_scalar(f"loss/{term}", value, progress.episode)
+            self._log(name)(progress)
 
         return tell
 
@@ -45,18 +44,15 @@ class TensorBoardBars:
         """Write the mean accuracies of a run, with the number of shots as the step."""
         for measure in ("top1", "top5"):
             for ((method, _), setting, shots), found in summarize_rows(rows, measure).items():
-                self.writer(method).add_scalar(f"accuracy/{setting} {measure}", found.mean, shots)
+                self._log(method).writer.add_scalar(f"accuracy/{setting} {measure}", found.mean, shots)
 
-    def writer(self, name: str) -> Any:
-        """Give the writer of a training, made when it is first used."""
-        if name not in self._open:
-            self._open[name] = self._writer(str(self.folder / name))
-        return self._open[name]
+    def _log(self, name: str) -> TensorBoard:
+        return self._open.setdefault(name, TensorBoard(self.folder / name, writer=self._writer))
 
     def close(self) -> None:
         """Write what is still in memory."""
-        for writer in self._open.values():
-            writer.close()
+        for log in self._open.values():
+            log.close()
 
 
 @contextmanager
@@ -67,12 +63,3 @@ def tensorboard_bars(bars: Bars, folder: Path) -> Iterator[TensorBoardBars]:
         yield logging
     finally:
         logging.close()
-
-
-def find_writer() -> Callable[[str], Any]:
-    """Give what writes logs; refuse where it is not installed."""
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError as error:
-        raise InputError("--log tensorboard needs TensorBoard: pip install 'cpaan[tensorboard]'") from error
-    return SummaryWriter

@@ -140,17 +140,22 @@ class EpisodicSampler:
     plan : how pairs are drawn
     novel_classes : N_b, meta-novel classes in an episode
     shots : K_b, examples of each
+    classes : which of the base classes are there, by index; all by default
     """
 
     base: ClassBank
     plan: PairPlan
     novel_classes: int
     shots: int
+    classes: Tensor | None = None
 
     def draw(self, generator: torch.Generator) -> Episode:
         """Draw the classes, then the shots, then the pairs."""
         device = self.base.device
-        order = torch.rand(self.base.n_classes, generator=generator, device=device).argsort()
+        n_classes = self.base.n_classes if self.classes is None else len(self.classes)
+        order = torch.rand(n_classes, generator=generator, device=device).argsort()
+        if self.classes is not None:
+            order = self.classes[order]
         novel, rest = order[: self.novel_classes], order[self.novel_classes :]
         shots = self.base.draw_distinct(novel, self.shots, generator)
         return self.plan.episode(shots, self.base, rest, generator)

@@ -33,13 +33,13 @@ def write_checkpoint(folder: Path, step: int, tensors: Mapping[str, Tensor], con
     (7, tensor([1., 1.]))
     """
     write_model(folder / f"{step:0{_DIGITS}d}", KIND, tensors, {**config, "step": step})
-    for old in _checkpoints(folder)[KEPT:]:
+    for old in list_checkpoints(folder)[KEPT:]:
         shutil.rmtree(old, ignore_errors=True)
 
 
 def read_checkpoint(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
     """Read the newest checkpoint that is whole, or give None where there is none."""
-    return next((found for found in map(_read, _checkpoints(folder)) if found is not None), None)
+    return next((found for found in map(_read, list_checkpoints(folder)) if found is not None), None)
 
 
 def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
@@ -50,7 +50,7 @@ def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
         return None
 
 
-def _checkpoints(folder: Path) -> list[Path]:
+def list_checkpoints(folder: Path) -> list[Path]:
     """List the checkpoints, the newest first."""
     if not folder.is_dir():
         return []

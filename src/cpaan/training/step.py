@@ -61,6 +61,7 @@ class TrainingStep:
         precision: torch.dtype = torch.float32,
     ) -> None:
         self.variant, self.recipe, self.base_factors = variant, recipe, base_factors
+        self.trained = networks
         self.networks = networks if precision == torch.float32 else copy.deepcopy(networks).to(precision)
         # A tensor on the device, because a captured graph would keep a number as it was.
         self.learning_rate = torch.tensor(recipe.learning_rate, device=base_factors.device)

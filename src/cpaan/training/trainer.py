@@ -1,13 +1,16 @@
 """The training loop."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import torch
+from torch import Tensor
 
+from cpaan.errors import InputError
 from cpaan.functional.kernels import is_recent_gpu
 from cpaan.functional.precision import fast_products
+from cpaan.nn.networks import Networks
 from cpaan.sampling.episodes import EpisodeSampler
 from cpaan.training.captured import Captured, DrawnAhead
 from cpaan.training.history import History
@@ -23,6 +26,87 @@ class Progress:
     episode: int
     episodes: int
     losses: dict[str, float]
+
+
+class TrainingRun:
+    """A training of adversarial networks under way, and what callbacks may ask of it.
+
+    Attributes
+    ----------
+    step : holds the networks and their optimizers
+    generator : decides every random draw
+    history : of the losses so far
+    stopping : whether training ends with this logging step
+    """
+
+    def __init__(
+        self,
+        step: TrainingStep,
+        generator: torch.Generator,
+        history: History,
+        score: Callable[[Networks], float] | None = None,
+    ) -> None:
+        self.step, self.generator, self.history, self.stopping = step, generator, history, False
+        self._score = score
+        self._scored: tuple[int, float] | None = None
+        self._kept: dict[str, Tensor] | None = None
+
+    @property
+    def networks(self) -> Networks:
+        """The networks as they are now, in single precision."""
+        return self.step.trained
+
+    @property
+    def has_score(self) -> bool:
+        """Whether base classes are held out, so that there is a score."""
+        return self._score is not None
+
+    def score(self) -> float:
+        """Give the accuracy, in percent, on base classes held out as if novel; computed once a logging step."""
+        if self._score is None:
+            raise InputError(
+                "there is no score, because no base classes are held out: ask for some with CPAAN(held_out=0.25), or "
+                "watch a term of the loss; networks that are trained directly on novel classes have no score"
+            )
+        now = self.history.episodes[-1]
+        if self._scored is None or self._scored[0] != now:
+            self._scored = now, self._score(self.networks)
+        return self._scored[1]
+
+    def stop(self) -> None:
+        """End training when all callbacks have been called."""
+        self.stopping = True
+
+    def keep(self) -> None:
+        """Take the networks as they are now for the result, whatever they learn from now on."""
+        self._kept = {name: value.clone() for name, value in self.networks.state_dict().items()}
+
+    def finish(self) -> None:
+        """Take the networks that were kept, if any were."""
+        if self._kept is not None:
+            self.networks.load_state_dict(self._kept)
+
+
+@dataclass(frozen=True)
+class TrainingEvent(Progress):
+    """A logging step of a training of adversarial networks.
+
+    Attributes
+    ----------
+    episode, episodes : how many are done, and how many there are to be
+    losses : mean of every loss term since the last logging step
+    run : the training itself
+    """
+
+    run: TrainingRun = field(repr=False, compare=False)
+
+    @property
+    def first(self) -> bool:
+        """Whether it is the first logging step of its training."""
+        return self.episode == self.run.history.episodes[0]
+
+
+Callback = Callable[[TrainingEvent], None]
 
 
 class Bars(Protocol):
@@ -48,19 +132,22 @@ def train(
     step: TrainingStep,
     sampler: EpisodeSampler,
     generator: torch.Generator,
-    tell: Callable[[Progress], None] | None = None,
+    callbacks: Sequence[Callback] = (),
+    score: Callable[[Networks], float] | None = None,
 ) -> History:
-    """Train for all episodes of the step's recipe.
+    """Train for all episodes of the step's recipe, or until a callback asks to stop.
 
     Parameters
     ----------
     step : holds the networks, which are trained in place
     sampler : draws the episodes
     generator : decides every random draw
-    tell : called at every logging step
+    callbacks : called one after the other at every logging step, and never between, so that a GPU need not wait
+    score : gives the score of networks on classes that are not trained on, for callbacks that ask for it
     """
     recipe = step.recipe
     history = History()
+    run = TrainingRun(step, generator, history, score)
 
     def take_step() -> None:
         history.add(step(sampler.draw(generator), generator))
@@ -75,7 +162,10 @@ def train(
                 step.learning_rate.fill_(learning_rate_at(episode, recipe.learning_rate, recipe.halve_every))
             next_episode()
             if (episode + 1) % every == 0 or episode + 1 == recipe.episodes:
-                losses = history.log(episode + 1)
-                if tell is not None:
-                    tell(Progress(episode + 1, recipe.episodes, losses))
+                event = TrainingEvent(episode + 1, recipe.episodes, history.log(episode + 1), run)
+                for callback in callbacks:
+                    callback(event)
+                if run.stopping:
+                    break
+    run.finish()
     return history
