@@ -11,6 +11,8 @@ from typer.core import TyperGroup
 from cpaan.cli.advise import advise
 from cpaan.cli.backbone import backbone_app
 from cpaan.cli.bench import bench, methods, table
+from cpaan.cli.convert import convert
+from cpaan.cli.export import export
 from cpaan.cli.features import features_app
 from cpaan.cli.report import report
 from cpaan.errors import InputError
@@ -200,6 +202,8 @@ def info(path: Annotated[Path, typer.Argument(help="Folder of a model, or a file
 app.add_typer(backbone_app, name="backbone")
 app.add_typer(features_app, name="features")
 app.command()(advise)
+app.command()(convert)
+app.command()(export)
 app.command()(bench)
 app.command()(table)
 app.command()(report)

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from cpaan.errors import InputError
+from cpaan.extras import missing_extra
 
 
 def report(
@@ -54,5 +55,5 @@ def _figure_writer() -> Callable[[Any, Path, str], list[Path]]:
     try:
         from cpaan.reporting.run_figures import write_run_figures
     except ImportError as error:
-        raise InputError("--figures needs matplotlib: pip install 'cpaan[report]'") from error
+        raise missing_extra("matplotlib", "--figures") from error
     return write_run_figures

@@ -32,7 +32,7 @@ def dense(values: Tensor, weight: Tensor, bias: Tensor, negative_slope: float = 
     found = linear(flat, weight, bias)
     if negative_slope != 1:
         found = leaky_relu(found, negative_slope, inplace=True)
-    return found.view(*values.shape[:-1], -1)
+    return found.view(*values.shape[:-1], len(weight))
 
 
 class _Dense(torch.autograd.Function):
@@ -47,7 +47,7 @@ class _Dense(torch.autograd.Function):
         kernels.activate(found, bias, negative_slope)
         ctx.save_for_backward(flat, weight, found)
         ctx.negative_slope, ctx.shape = negative_slope, values.shape
-        return found.view(*values.shape[:-1], -1)
+        return found.view(*values.shape[:-1], len(weight))
 
     @staticmethod
     @once_differentiable

@@ -5,8 +5,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from cpaan.errors import InputError
 from cpaan.evaluation.summary import summarize_rows
+from cpaan.extras import missing_extra
 from cpaan.training.trainer import Bars, Progress
 
 _TRAINING = "training "
@@ -74,5 +74,5 @@ def find_writer() -> Callable[[str], Any]:
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError as error:
-        raise InputError("--log tensorboard needs TensorBoard: pip install 'cpaan[tensorboard]'") from error
+        raise missing_extra("tensorboard", "--log tensorboard") from error
     return SummaryWriter
