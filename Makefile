@@ -4,12 +4,12 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test check format clean browser docs
+.PHONY: demo test check format clean browser docs dist fresh
 .DEFAULT_GOAL := demo
 
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[report,tensorboard,cluster,tune,docs,dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[report,tensorboard,cluster,tune,onnx,parquet,hub,docs,dev]'
 	touch $@
 
 demo: $(STAMP)
@@ -38,5 +38,17 @@ format: $(STAMP)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+# What others install: a source archive, and a wheel that is built from it.
+dist: $(STAMP)
+	rm -rf dist
+	$(BIN)/python -m build --outdir dist
+
+# The wheel alone in an empty environment.
+fresh: dist
+	rm -rf build/fresh
+	$(PYTHON) -m venv build/fresh
+	build/fresh/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt dist/*.whl
+	build/fresh/bin/python .ci/fresh.py
+
 clean:
-	rm -rf $(VENV) demo site .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
+	rm -rf $(VENV) demo site dist build .mypy_cache .pytest_cache .ruff_cache .import_linter_cache

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cpaan.data import FeatureSet, archive, read_bank, read_features, write_features
+from cpaan.data import FeatureSet, npz, read_bank, read_features, write_features
 from cpaan.data.archive_map import map_member
 from cpaan.data.memory_map import is_mapped
 from cpaan.errors import InputError
@@ -20,7 +20,7 @@ TREES = FeatureSet(FEATURES, np.repeat(["ash", "elm", "oak"], 10))
 
 @pytest.fixture
 def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(archive, "_SMALLEST_MAPPED", 0)
+    monkeypatch.setattr(npz, "_SMALLEST_MAPPED", 0)
     write_features(tmp_path / "trees.npz", TREES)
     return tmp_path / "trees.npz"
 
@@ -100,7 +100,7 @@ def test_damage_anywhere_is_an_error_or_gives_rows_of_the_file(
     path.write_bytes(content[: len(content) - (cut if cut > 200 else 0)])
     try:
         found = map_member(path, "features", 0)
-    except archive._DAMAGE:
+    except npz._DAMAGE:
         return
     assert found is None or found.nbytes <= path.stat().st_size
     assert found is None or np.asarray(found).sum() is not None

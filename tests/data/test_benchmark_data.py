@@ -146,7 +146,7 @@ def test_one_split_file_and_an_iterator_of_them(tmp_path: Path) -> None:
     train, test = write_pair(tmp_path)
     assert load_benchmark(train, NUMBERED, test=test, splits=str(splits[0])).n_trials == 1
     assert load_benchmark(train, NUMBERED, test=test, splits=iter(splits)).n_trials == 2
-    with pytest.raises(InputError, match="the bank is an archive; leave splits out"):
+    with pytest.raises(InputError, match="the bank is none; leave splits out"):
         load_benchmark(write_bank(tmp_path), NAMED, splits=splits)
 
 

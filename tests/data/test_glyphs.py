@@ -108,7 +108,7 @@ def test_characters_that_a_font_lacks_are_left_out(monkeypatch: pytest.MonkeyPat
 def test_a_missing_matplotlib_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     found: list[Any] = [None]
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: found[0])
-    with pytest.raises(InputError, match=r"pip install cpaan\[report\]"):
+    with pytest.raises(InputError, match=r"pip install .cpaan\[report\]"):
         load_glyphs()
     found[0] = importlib.machinery.ModuleSpec("matplotlib", None, is_package=True)
     found[0].submodule_search_locations = [str(tmp_path)]

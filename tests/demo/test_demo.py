@@ -35,7 +35,12 @@ def test_the_demo_writes_its_pictures_and_its_table(tmp_path: Path, monkeypatch:
         picture = np.asarray(Image.open(tmp_path / "out" / name).convert("L"))
         assert picture.std() > 10  # there is something on it
     lines = result.table.splitlines()
-    assert [line.split("|")[1].strip() for line in lines[-3:]] == ["no augmentation", "c-GAN", "cCov-GAN"]
+    assert [line.split("|")[1].strip() for line in lines[-4:]] == [
+        "no augmentation",
+        "c-GAN",
+        "cCov-GAN",
+        "cCov-GAN, centre estimated",
+    ]
     assert "glyphs, ccov-gan: 2/2" in told
     assert "spiral, c-gan back: 3/3" in told
     assert "glyphs, classifying: 4/4 methods" in told

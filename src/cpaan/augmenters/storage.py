@@ -9,6 +9,7 @@ from torch import Tensor
 from cpaan.augmenters.model import Model
 from cpaan.augmenters.summary import BaseSummary
 from cpaan.data.model_folder import decode_name
+from cpaan.errors import InputError
 from cpaan.functional.class_center import CenterConstants, CenterModel
 from cpaan.functional.linear_gaussian import LinearGaussian
 from cpaan.functional.scaling import Scaling
@@ -58,12 +59,24 @@ def model_tensors(model: Model) -> dict[str, Tensor]:
 
 
 def restore_model(tensors: dict[str, Tensor], config: dict[str, Any]) -> Model:
-    """Put a model together again, on the CPU."""
-    networks = Networks(Architecture(**config["architecture"]))
-    prefix = "networks."
-    networks.load_state_dict(
-        {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
-    )
+    """Put a model together again, on the CPU.
+
+    Raises
+    ------
+    InputError
+        Where tensors and configuration are not of one model.
+    """
+    try:
+        return _restored(tensors, config)
+    except (KeyError, TypeError, ValueError, RuntimeError, AttributeError) as error:
+        first = str(error).splitlines()[0]
+        raise InputError(
+            f"the model is damaged: its configuration and its tensors do not fit one another ({first})"
+        ) from error
+
+
+def _restored(tensors: dict[str, Tensor], config: dict[str, Any]) -> Model:
+    networks = _networks(tensors, Architecture(**config["architecture"]))
     base = BaseSummary(
         classes=tuple(decode_name(name) for name in config["classes"]),
         counts=tensors["base.counts"],
@@ -76,6 +89,19 @@ def restore_model(tensors: dict[str, Tensor], config: dict[str, Any]) -> Model:
     recipe = Recipe(**{**_BEFORE, **config["numbers"]})
     networks.eval().requires_grad_(False)
     return Model(networks, base, recipe, config["variant"], config["temperature"], _center(tensors, config))
+
+
+def _networks(tensors: dict[str, Tensor], architecture: Architecture) -> Networks:
+    prefix = "networks."
+    weights = {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
+    # Without memory at first: a configuration may come from anywhere and ask for networks of any size.
+    with torch.device("meta"):
+        expected = {name: value.shape for name, value in Networks(architecture).state_dict().items()}
+    if expected != {name: value.shape for name, value in weights.items()}:
+        raise ValueError("networks of other sizes")
+    networks = Networks(architecture)
+    networks.load_state_dict(weights)
+    return networks
 
 
 def restore_gain(saved: dict[str, Any] | None) -> dict[str, Any] | None:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def ablate(
-    bank: Annotated[Path, typer.Argument(help="Features of all classes (.npz or HDF5).")],
+    bank: Annotated[Path, typer.Argument(help="Features of all classes (.npz, .h5, .safetensors or .parquet).")],
     setup: Annotated[Path, typer.Option(help="JSON with the base and the novel classes.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder of the runs.")],
     groups: Annotated[

@@ -16,7 +16,7 @@ MOST_EXAMPLES = 100
 
 
 def advise(
-    bank: Annotated[Path, typer.Argument(help="Features of all classes (.npz or HDF5).")],
+    bank: Annotated[Path, typer.Argument(help="Features of all classes (.npz, .h5, .safetensors or .parquet).")],
     setup: Annotated[Path, typer.Option(help="JSON with the base and the novel classes.")],
     test: Annotated[Path | None, typer.Option(help="Features of the test examples, if not in the bank.")] = None,
     part: Annotated[int | None, typer.Option(help="1 or 2: the part of the official label_idx.json.")] = None,

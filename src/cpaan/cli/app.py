@@ -14,6 +14,8 @@ from cpaan.cli.answers import AsJson, answer
 from cpaan.cli.backbone import STOPPED, backbone_app
 from cpaan.cli.bench import bench, methods, table
 from cpaan.cli.classify import add_classes, predict
+from cpaan.cli.convert import convert
+from cpaan.cli.export import export
 from cpaan.cli.features import features_app
 from cpaan.cli.fit import fit
 from cpaan.cli.report import report
@@ -177,6 +179,8 @@ def info(
 app.add_typer(backbone_app, name="backbone")
 app.add_typer(features_app, name="features")
 app.command()(advise)
+app.command()(convert)
+app.command()(export)
 app.command()(bench)
 app.command()(ablate)
 app.command()(table)

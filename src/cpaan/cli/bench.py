@@ -28,7 +28,9 @@ def methods(
 
 
 def bench(
-    bank: Annotated[Path | None, typer.Argument(help="Features of all classes (.npz or HDF5).")] = None,
+    bank: Annotated[
+        Path | None, typer.Argument(help="Features of all classes (.npz, .h5, .safetensors or .parquet).")
+    ] = None,
     setup: Annotated[Path | None, typer.Option(help="JSON with the base and the novel classes.")] = None,
     names: Annotated[str, typer.Option("--methods", help="Names, separated by commas; see cpaan methods.")] = (
         "nearest-prototype,ccov-gan"

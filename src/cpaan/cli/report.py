@@ -8,6 +8,7 @@ import typer
 
 from cpaan.cli.answers import AsJson, answer
 from cpaan.errors import InputError
+from cpaan.extras import missing_extra
 
 
 def report(
@@ -57,5 +58,5 @@ def _figure_writer() -> Callable[[Any, Path, str], list[Path]]:
     try:
         from cpaan.reporting.run_figures import write_run_figures
     except ImportError as error:
-        raise InputError("--figures needs matplotlib: pip install 'cpaan[report]'") from error
+        raise missing_extra("matplotlib", "--figures") from error
     return write_run_figures

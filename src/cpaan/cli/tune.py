@@ -15,7 +15,7 @@ INTERRUPTED = 130  # as a shell says it of what Ctrl-C ended
 
 
 def tune(
-    bank: Annotated[Path, typer.Argument(help="Features of all classes (.npz or HDF5).")],
+    bank: Annotated[Path, typer.Argument(help="Features of all classes (.npz, .h5, .safetensors or .parquet).")],
     setup: Annotated[Path, typer.Option(help="JSON with the base and the novel classes.")],
     output: Annotated[
         Path, typer.Option("--output", "-o", help="File of the study; one that is there goes on, and can be shared.")

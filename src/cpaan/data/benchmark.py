@@ -1,6 +1,6 @@
 """The low-shot benchmark's data: base classes to learn from, novel ones in K shots for each trial, and test examples.
 
-It is read from NumPy archives or from the HDF5 feature files of the ImageNet low-shot benchmark, whose trials are
+It is read from feature files of any format, or from the HDF5 ones of the ImageNet low-shot benchmark, whose trials are
 given by split files: a table in JSON with one line for each class index, of row numbers in the file of training
 features. The K shots of a class are the first K of its line, so that shots are nested.
 
@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from cpaan.data.archive import read_bank, read_features
+from cpaan.data.archive import read_bank, read_table
 from cpaan.data.class_names import IndexArray, raise_unknown, show_names
 from cpaan.data.feature_set import FeatureSet
 from cpaan.data.hdf5 import Hdf5Features, is_hdf5
@@ -154,14 +154,14 @@ def load_benchmark(
     Parameters
     ----------
     bank : str or path
-        Training features: a NumPy archive, or an HDF5 file of the benchmark; which of the two, its content tells.
-        Of an HDF5 file, only the rows that are needed are read.
+        Training features, in any format that `cpaan.data.read_bank` reads; which one, its content tells. Of an HDF5
+        file of the benchmark, only the rows that are needed are read.
     setup : Setup, str or path
         The base and novel classes, or a file that `read_setup` reads. Names are those in the bank; in an HDF5 file,
         class indices.
     test : str or path, optional
-        Test features: of an archive the rows that its `is_test` marks, or all where it marks none; of an HDF5 file
-        all. By default the rows of `bank` that its `is_test` marks; these are never trained with.
+        Test features: the rows that its `is_test` marks, or all where it marks none; of an HDF5 file all. By default
+        the rows of `bank` that its `is_test` marks; these are never trained with.
     splits : iterable of str or path
         Split files, one for each trial, where the bank is an HDF5 file with its rows in the order of the benchmark.
         By default trial t draws with the seed t.
@@ -231,12 +231,8 @@ def _open(bank: Path, test: Path | None) -> tuple[_Examples, _Examples]:
 def _open_test(path: Path) -> _Examples:
     if is_hdf5(path):
         return Hdf5Features(path)
-    rows = read_features(path)
-    with np.load(path, allow_pickle=False) as archive:
-        marks = archive["is_test"] if "is_test" in archive.files else np.ones(len(rows), dtype=bool)
-    if marks.shape == (len(rows),) and marks.all():
-        return rows
-    return read_bank(path).test or rows
+    rows, is_test = read_table(path)
+    return rows if is_test is None or not is_test.any() else rows.take(is_test)
 
 
 def _require_classes(setup: Setup, train: _Examples, test: _Examples) -> None:
@@ -255,7 +251,7 @@ def _shot_source(train: _Examples, novel: tuple[Hashable, ...], splits: tuple[_P
         split_rows = tuple(_split_rows(path, novel, train) for path in splits)
         return ShotSource(novel, _members(train.labels, novel), partial(train.take, classes=novel), split_rows)
     if splits:
-        raise InputError("split files number the rows of an HDF5 file, but the bank is an archive; leave splits out")
+        raise InputError("split files number the rows of an HDF5 file, but the bank is none; leave splits out")
     examples = train.select(novel)
     return ShotSource(novel, _members(examples.labels, range(len(novel))), examples.take)
 

@@ -12,6 +12,7 @@ from cpaan.data.class_names import IndexArray, as_classes, as_indices, factorise
 from cpaan.data.containers import FeatureArray, as_features, as_labels, container_of, label_array
 from cpaan.data.memory_map import is_mapped
 from cpaan.errors import InputError
+from cpaan.extras import import_extra
 
 if TYPE_CHECKING:
     import torch
@@ -281,10 +282,7 @@ class FeatureSet:
         pandas.DataFrame
             Columns feature_0, feature_1, … and the label.
         """
-        try:
-            pandas = import_module("pandas")
-        except ImportError as error:
-            raise InputError("data frames need pandas; install it with: pip install pandas") from error
+        pandas = import_extra("pandas", "a data frame")
         columns = [f"feature_{column}" for column in range(self.dimension)]
         if label in columns:
             raise InputError(f"label {label!r} is the name of a feature column; choose another name")

@@ -8,15 +8,18 @@ import importlib.util
 import string
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
-from PIL import Image, ImageDraw, ImageFont
 
 from cpaan.data.arguments import as_whole_number
 from cpaan.data.feature_set import FeatureSet
 from cpaan.errors import InputError
+from cpaan.extras import missing_extra
+
+if TYPE_CHECKING:
+    from PIL.ImageFont import FreeTypeFont
 
 # Left out is what looks like another but for its size or a few pixels: 0 (O); 1, l and | (I); c, o, s, v, w,
 # x and z (their capitals); the colon (the semicolon); full stop, comma, quotes and dashes.
@@ -134,7 +137,7 @@ def _fonts() -> Iterator[tuple[Path, str]]:
     for name, characters in allowed.items():
         path = folder / f"{name}.ttf"
         if not path.is_file():
-            raise InputError(f"matplotlib's font {path} is missing; install again: pip install cpaan[report]")
+            raise InputError(f"matplotlib's font {path} is missing; install again: pip install 'cpaan[report]'")
         yield path, "".join(character for character in GLYPHS if character in characters)
 
 
@@ -142,11 +145,13 @@ def _font_folder() -> Path:
     # Found, not imported: matplotlib takes a second to import, and only its files are needed.
     found = importlib.util.find_spec("matplotlib")
     if found is None or not found.submodule_search_locations:
-        raise InputError("glyphs are drawn in the fonts of matplotlib; install it: pip install cpaan[report]")
+        raise missing_extra("matplotlib", "drawing glyphs, in fonts that it ships,")
     return Path(found.submodule_search_locations[0]) / "mpl-data" / "fonts" / "ttf"
 
 
-def _open_font(path: Path, size: float) -> ImageFont.FreeTypeFont:
+def _open_font(path: Path, size: float) -> "FreeTypeFont":
+    from PIL import ImageFont
+
     # The basic layout is in every build of Pillow; the other one needs a library that may be missing.
     return ImageFont.truetype(str(path), size, layout_engine=ImageFont.Layout.BASIC)
 
@@ -171,7 +176,9 @@ def _is_missing(drawn: Any, missing: Any) -> bool:
     return drawn.getbbox() is None or (drawn.size == missing.size and bytes(drawn) == bytes(missing))
 
 
-def _draw(font: ImageFont.FreeTypeFont, character: str, size: int, baseline: int) -> npt.NDArray[np.float32]:
+def _draw(font: "FreeTypeFont", character: str, size: int, baseline: int) -> npt.NDArray[np.float32]:
+    from PIL import Image, ImageDraw
+
     canvas = Image.new("L", (size * _OVERSAMPLING, size * _OVERSAMPLING))
     left, _, right, _ = font.getbbox(character, anchor="ls")
     start = round((canvas.width - left - right) / 2)

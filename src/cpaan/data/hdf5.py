@@ -21,12 +21,11 @@ from cpaan.data.atomic import replacing
 from cpaan.data.class_names import IndexArray, as_classes, raise_unknown
 from cpaan.data.containers import FeatureArray, as_features, describe_rows, require_finite
 from cpaan.data.feature_set import FeatureSet
+from cpaan.data.feature_table import require_file, require_plausible
+from cpaan.data.file_format import format_of
 from cpaan.errors import InputError
 
 _MATRIX = 2
-_MAGIC = b"\x89HDF\r\n\x1a\n"
-_ZIP_MAGIC = b"PK\x03\x04"
-_SUFFIXES = (".h5", ".hdf5", ".hdf")
 _DAMAGE = (OSError, KeyError, ValueError, RuntimeError, TypeError)
 _CHUNK_CACHE_BYTES = 2**23
 _BLOCK_BYTES = 2**23
@@ -202,6 +201,7 @@ class Hdf5Features:
             used = _as_count(count[()], len(features), self.path)
             dimension = int(features.shape[1])
             row_bytes = dimension * features.dtype.itemsize
+            require_plausible(self.path, used * (row_bytes + labels.dtype.itemsize))
             # A compressed chunk is unpacked whole: better once for all its rows than for each of them.
             chunk_rows = min(features.chunks[0], _LARGEST_BLOCK_BYTES // row_bytes) if features.chunks else 1
             return _Header(
@@ -256,7 +256,7 @@ def write_hdf5(path: str | os.PathLike[str], features: Any, labels: npt.ArrayLik
 
 
 def is_hdf5(path: str | os.PathLike[str]) -> bool:
-    """Tell whether a feature file is HDF5 rather than a NumPy archive.
+    """Tell whether a feature file is HDF5.
 
     Parameters
     ----------
@@ -266,29 +266,19 @@ def is_hdf5(path: str | os.PathLike[str]) -> bool:
     Returns
     -------
     bool
-        By the first bytes; by the ending of the name where they are neither's or there is no file.
+        By the first bytes; by the ending of the name where they tell nothing or there is no file.
 
     Examples
     --------
     >>> is_hdf5("missing.hdf5"), is_hdf5("missing.npz")
     (True, False)
     """
-    try:
-        with Path(path).open("rb") as file:
-            magic = file.read(len(_MAGIC))
-    except (OSError, ValueError):
-        magic = b""
-    if magic == _MAGIC or magic.startswith(_ZIP_MAGIC):
-        return magic == _MAGIC
-    return Path(path).suffix.lower() in _SUFFIXES
+    return format_of(path) == "hdf5"
 
 
 @contextmanager
 def _opened(path: Path) -> Iterator[Any]:
-    if os.path.isdir(path):
-        raise InputError(f"{path} is a folder; give the path of a feature file (.hdf5)")
-    if not os.path.exists(path):
-        raise InputError(f"there is no file {path}")
+    require_file(path, ".hdf5")
     h5py = import_module("h5py")
     try:
         with h5py.File(path, "r", rdcc_nbytes=_CHUNK_CACHE_BYTES) as file:

@@ -11,8 +11,6 @@ from collections.abc import Hashable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from safetensors import SafetensorError, safe_open
-
 from cpaan.data.atomic import replacing, write_atomically
 from cpaan.errors import InputError
 
@@ -57,6 +55,7 @@ def write_model(
     folder: str | os.PathLike[str], kind: str, tensors: "Mapping[str, Tensor]", config: Mapping[str, Any]
 ) -> None:
     """Write a model of some kind; a model that is there already is replaced."""
+    from safetensors import SafetensorError
     from safetensors.torch import save_file
 
     folder = Path(folder)
@@ -117,6 +116,8 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 def read_shapes(path: Path) -> dict[str, tuple[int, ...]]:
     """Read the names and shapes of a model's tensors, and none of their values."""
+    from safetensors import SafetensorError, safe_open
+
     try:
         with safe_open(path, framework="numpy") as file:
             return {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118

@@ -5,9 +5,11 @@ from pathlib import Path
 
 import numpy as np
 
-from cpaan.data.archive import read_bare_features
+from cpaan.data.archive import read_features
 from cpaan.data.containers import FeatureArray, as_features
-from cpaan.data.hdf5 import Hdf5Features, is_hdf5
+from cpaan.data.file_format import format_of
+from cpaan.data.hdf5 import Hdf5Features
+from cpaan.data.npz import read_npz_features
 from cpaan.errors import InputError
 
 _ARRAY_MAGIC = b"\x93NUMPY"
@@ -19,8 +21,8 @@ def read_rows(path: str | os.PathLike[str]) -> FeatureArray:
     Parameters
     ----------
     path : str or path
-        An archive with `features` or `X` (.npz), one array (.npy), or an HDF5 feature file. Of an archive all rows are
-        read, those for testing included.
+        An archive with `features` or `X` (.npz), one array (.npy), an HDF5 feature file, or safetensors or parquet,
+        which must have labels. Of all of them every row is read, those for testing included.
 
     Returns
     -------
@@ -44,10 +46,13 @@ def read_rows(path: str | os.PathLike[str]) -> FeatureArray:
     path = Path(path)
     if _is_array(path):
         return as_features(_read_array(path), str(path), keep_half=True)
-    if path.is_file() and is_hdf5(path):
+    found = format_of(path)
+    if found == "npz":
+        return as_features(read_npz_features(path), str(path), keep_half=True)
+    if found == "hdf5":
         file = Hdf5Features(path)
         return as_features(file.read(np.arange(file.n)), str(path), keep_half=True)
-    return as_features(read_bare_features(path), str(path), keep_half=True)
+    return read_features(path).features
 
 
 def _is_array(path: Path) -> bool:

@@ -10,6 +10,7 @@ from multiprocessing.queues import Queue
 from typing import Any, TypeAlias
 
 from cpaan.errors import InputError
+from cpaan.extras import missing_extra
 
 Task = tuple[Any, ...]
 Inbox: TypeAlias = "Queue[tuple[Callable[..., Any], Task]]"
@@ -48,7 +49,7 @@ def run_on_dask(function: Callable[..., Any], shared: Task, tasks: Sequence[Task
         from dask.distributed import Client
         from dask.distributed import as_completed as as_dask_completed
     except ImportError as error:
-        raise InputError("--scheduler needs Dask: pip install 'cpaan[cluster]'") from error
+        raise missing_extra("dask", "--scheduler") from error
     try:
         client = Client(address, timeout="10s")
     except (OSError, ValueError, TimeoutError) as error:

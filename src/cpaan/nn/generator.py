@@ -34,7 +34,10 @@ class Generator(nn.Module):
         whatever the units of the features; 1 is the paper's
     negative_slope : of the leaky ReLUs
 
-    Layers compute in the precision of their weights, whatever that of the features is.
+    Layers compute in the precision of their weights, whatever that of the features is. It is an ordinary module: it
+    works in eval mode on plain tensors, passes gradients to its inputs, and can be compiled and exported by torch.
+    The generator of a trained model takes and gives features in the model's units; `PortableGenerator` is the one for
+    features as they are.
 
     >>> import torch
     >>> generator = Generator(dimension=2, width=8, residual=True)
@@ -67,7 +70,18 @@ class Generator(nn.Module):
             nn.init.zeros_(self.output.bias)
 
     def forward(self, example: Tensor, source: Tensor, target: Tensor, noise: Tensor | None = None) -> Tensor:
-        """Translate `example` of the class with prototype `source` to the class with prototype `target`."""
+        """Translate examples from one class to another.
+
+        Parameters
+        ----------
+        example : Tensor of shape (…, D), of the source class
+        source, target : Tensor of shape (…, D), prototypes of the two classes
+        noise : Tensor of shape (…, Z), for a generator with noise; left out, it counts as zero
+
+        Returns
+        -------
+        Tensor of shape (…, D), in the shape that the inputs broadcast to
+        """
         return self.translate(example, self.condition(source, target, noise))
 
     def condition(self, source: Tensor, target: Tensor, noise: Tensor | None = None) -> Condition:

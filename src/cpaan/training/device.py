@@ -5,10 +5,24 @@ import torch
 from cpaan.errors import InputError
 from cpaan.functional.kernels import is_recent_gpu
 
+_NAMES = "give auto, cpu, cuda or mps"
+
 
 def choose_device(name: str) -> torch.device:
     """Turn ``"auto"`` or the name of a device into a device that torch can use.
 
+    Parameters
+    ----------
+    name : {"auto", "cpu", "cuda", "mps"}, or one of several such as "cuda:1"
+        ``"auto"`` takes a GPU that torch can use, or else the CPU.
+
+    Raises
+    ------
+    InputError
+        Where there is no such device, or torch cannot use it here.
+
+    Examples
+    --------
     >>> choose_device("cpu")
     device(type='cpu')
     """
@@ -16,12 +30,30 @@ def choose_device(name: str) -> torch.device:
         if torch.cuda.is_available():
             return torch.device("cuda")
         return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
+    kind = name.partition(":")[0] if isinstance(name, str) else None
+    if kind is None or kind == "meta":  # which computes shapes and no values
+        raise InputError(f"torch cannot use the device {name!r} here; {_NAMES}")
     try:
-        torch.zeros(1, device=name)
-    except (RuntimeError, AssertionError) as error:
+        device = torch.device(name)
+        # Computed, not only placed: a device that is there may still not know how.
+        torch.zeros(1, device=device).add_(1)
+    except (RuntimeError, AssertionError, ValueError, NotImplementedError) as error:
         reason = str(error).splitlines()[0]
-        raise InputError(f"torch cannot use the device {name!r} here ({reason}); try device='auto'") from error
-    return torch.device(name)
+        raise InputError(f"torch cannot use the device {name!r} here ({reason}); {_cure(kind)}") from error
+    return device
+
+
+def _cure(kind: str) -> str:
+    if kind == "cuda":
+        if torch.version.cuda is None and torch.version.hip is None:
+            return "this torch was built without CUDA: install one with it, or take device='auto'"
+        count = torch.cuda.device_count()
+        if count:
+            return f"there are {count} devices, cuda:0 to cuda:{count - 1}"
+        return "there is no NVIDIA GPU, or its driver is missing; take device='auto'"
+    if kind == "mps":
+        return "that is for Macs with an Apple GPU; take device='auto'"
+    return _NAMES
 
 
 def layer_precision(device: torch.device) -> torch.dtype:

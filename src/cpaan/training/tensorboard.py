@@ -4,7 +4,7 @@ from collections.abc import Callable
 from os import PathLike
 from typing import Any
 
-from cpaan.errors import InputError
+from cpaan.extras import missing_extra
 from cpaan.training.trainer import Progress, TrainingEvent
 
 
@@ -67,5 +67,5 @@ def find_writer() -> Callable[[str], Any]:
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError as error:
-        raise InputError("logs for TensorBoard need TensorBoard: pip install 'cpaan[tensorboard]'") from error
+        raise missing_extra("tensorboard", "a log for TensorBoard") from error
     return SummaryWriter

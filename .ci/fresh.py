@@ -1,0 +1,41 @@
+"""What must work where nothing but cpaan and what it needs is installed; run by `make fresh`."""
+
+import subprocess
+import sys
+import tempfile
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+
+import cpaan
+from cpaan import CPAAN, FeatureSet, InputError
+from cpaan.data import write_features
+
+EXTRA = ("matplotlib", "pandas", "optuna", "onnx", "pyarrow", "huggingface_hub", "dask", "tensorboard")
+
+installed = [name for name in EXTRA if find_spec(name) is not None]
+assert not installed, f"the environment is not fresh: it has {installed}"
+assert "site-packages" in cpaan.__file__, f"cpaan is imported from {cpaan.__file__}, not as it was installed"
+
+rng = np.random.default_rng(0)
+X = (5 * rng.normal(size=(8, 1, 5)) + rng.normal(size=(8, 30, 5))).reshape(-1, 5)
+y = np.repeat([f"base {index}" for index in range(8)], 30)
+shots = rng.normal(size=(2, 5)), ["new", "new"]
+
+augmenter = CPAAN(recipe="quick", episodes=20, novel_per_episode=4, random_state=0, device="cpu").fit(X, y)
+made, labels = augmenter.augment(*shots, per_class=7)
+assert made.shape == (7, 5)
+assert set(labels) == {"new"}
+
+with tempfile.TemporaryDirectory() as folder:
+    augmenter.save(folder)
+    assert np.array_equal(CPAAN.load(folder, device="cpu").augment(*shots, per_class=7)[0], made)
+    subprocess.run([sys.executable, "-m", "cpaan", "info", folder], check=True)
+    refusal = ""
+    try:
+        write_features(Path(folder) / "bank.parquet", FeatureSet(X, y))
+    except InputError as error:
+        refusal = str(error)
+    assert "pip install 'cpaan[parquet]'" in refusal
+print(f"cpaan {cpaan.__version__} works in a fresh environment: {cpaan.__file__}")

@@ -1,0 +1,92 @@
+"""Feature files in parquet.
+
+A file has a column `features` of lists of equal length, or columns f0, f1, …; a column `label`, and `is_test` where
+rows are held out for testing.
+"""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from cpaan.data.arrow_columns import feature_matrix, label_values, numbered_columns
+from cpaan.data.atomic import replacing
+from cpaan.data.feature_set import FeatureSet
+from cpaan.data.feature_table import FeatureTable, class_array, make_table, require_file, require_plausible
+from cpaan.errors import InputError
+from cpaan.extras import import_extra
+
+_PURPOSE = "a parquet file"
+_ORDER = b"cpaan.classes"
+
+
+def read_parquet(path: Path) -> FeatureTable:
+    """Read a parquet file; its schema is checked before values are read."""
+    with _opened(path) as file:
+        names = file.schema_arrow.names
+        if "label" not in names:
+            raise InputError(f"{path} has no column label; columns: {', '.join(names[:10]) or 'none'}")
+        columns = ["features"] if "features" in names else numbered_columns(names)
+        marks = ["is_test"] if "is_test" in names else []
+        _require_size(file, columns, path)
+        table = file.read([*columns, "label", *marks])
+        try:
+            features, labels = feature_matrix(table), label_values(table.column("label"))
+        except InputError as error:
+            raise InputError(f"{path}: {error}") from error
+        is_test = table.column("is_test").to_numpy() if marks else None
+        order = (file.schema_arrow.metadata or {}).get(_ORDER)
+    return make_table(path, features, *_in_order(labels, order), is_test)
+
+
+def write_parquet(path: Path, feature_set: FeatureSet, is_test: npt.NDArray[np.bool_] | None = None) -> None:
+    """Write a parquet file, whole or not at all; see `cpaan.data.write_features`."""
+    arrow, parquet = import_extra("pyarrow", _PURPOSE), import_extra("pyarrow.parquet", _PURPOSE)
+    classes = class_array(feature_set)
+    flat = arrow.array(np.ascontiguousarray(feature_set.features).reshape(-1))
+    columns = {
+        "features": arrow.FixedSizeListArray.from_arrays(flat, feature_set.dimension),
+        "label": arrow.array(classes[feature_set.labels]),
+    }
+    if is_test is not None:
+        columns["is_test"] = arrow.array(is_test)
+    table = arrow.table(columns).replace_schema_metadata({_ORDER: json.dumps(classes.tolist())})
+    with replacing(path) as temporary:
+        parquet.write_table(table, temporary)
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Any]:
+    require_file(path, ".parquet")
+    arrow, parquet = import_extra("pyarrow", _PURPOSE), import_extra("pyarrow.parquet", _PURPOSE)
+    try:
+        with parquet.ParquetFile(path) as file:
+            yield file
+    except InputError:
+        raise
+    except (arrow.ArrowException, OSError, ValueError, TypeError, MemoryError) as error:
+        raise InputError(f"{path} is no parquet file, or it is damaged or may not be read: {error}") from error
+
+
+def _require_size(file: Any, columns: list[str], path: Path) -> None:
+    metadata, numbers = file.metadata, file.metadata.num_rows
+    for group in range(metadata.num_row_groups):
+        chunks = [metadata.row_group(group).column(column) for column in range(metadata.num_columns)]
+        numbers += sum(chunk.num_values for chunk in chunks if chunk.path_in_schema.partition(".")[0] in columns)
+    require_plausible(path, numbers * np.dtype(np.float64).itemsize)
+
+
+def _in_order(labels: list[Any], order: bytes | None) -> tuple[Any, list[Any] | None]:
+    """Give labels as indices into the classes in the order that they were written in, where that is known."""
+    try:
+        known = set(labels)
+        # Rows may have been taken out or added since: the names in the column are what counts.
+        classes = [name for name in json.loads(order or b"[]") if name in known]
+        place = {name: index for index, name in enumerate(classes)}
+        return np.array([place[label] for label in labels], dtype=np.int64), classes
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return labels, None

@@ -1,0 +1,129 @@
+"""Feature files in safetensors: `features` (n × D), `labels` (n), and `is_test` (n, bool) where rows are held out.
+
+Class names lie in the file's metadata as a list in JSON under `classes`, and labels are indices into it; without one,
+labels are the class names themselves. Features of a quarter of a gigabyte and more stay in the file and are read as
+they are needed; the file must then stay as it is.
+"""
+
+import json
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from cpaan.data.atomic import replacing
+from cpaan.data.containers import tensor_to_numpy
+from cpaan.data.feature_set import FeatureSet
+from cpaan.data.feature_table import FeatureTable, class_array, make_table, require_file
+from cpaan.errors import InputError
+
+_MATRIX = 2
+_KINDS = {"features": ("F16", "BF16", "F32", "F64"), "labels": ("I8", "I16", "I32", "I64", "U8", "U16", "U32")}
+_MAPPED = {"F16": "<f2", "F32": "<f4", "F64": "<f8"}
+_SMALLEST_MAPPED = 2**28
+_MARKS = ("BOOL", "U8", "I8", "I32", "I64")
+
+
+def read_tensor_file(path: Path) -> FeatureTable:
+    """Read a file of features in safetensors; shapes and types are checked before values are read.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     write_tensor_file(Path(folder) / "trees.safetensors", FeatureSet([[0.5], [1.5]], ["oak", "elm"]))
+    ...     read_tensor_file(Path(folder) / "trees.safetensors").rows.names
+    array(['oak', 'elm'], dtype='<U3')
+    """
+    with _opened(path) as file:
+        names = set(file.keys())
+        for name in ("features", "labels"):
+            if name not in names:
+                found = ", ".join(sorted(names)) or "none"
+                raise InputError(f"{path} has no tensor called {name}; tensors in it: {found}")
+        _require_form(file, path, with_marks="is_test" in names)
+        classes = _classes(file.metadata() or {}, path)
+        features, labels = _read_features(file, path), file.get_tensor("labels")
+        is_test = file.get_tensor("is_test") if "is_test" in names else None
+    return make_table(path, features, labels, classes, is_test)
+
+
+def write_tensor_file(path: Path, feature_set: FeatureSet, is_test: npt.NDArray[np.bool_] | None = None) -> None:
+    """Write a file in safetensors, whole or not at all; see `cpaan.data.write_features`."""
+    tensors: dict[str, npt.NDArray[Any]] = {
+        "features": np.ascontiguousarray(feature_set.features),
+        "labels": np.ascontiguousarray(feature_set.labels),
+    }
+    if is_test is not None:
+        tensors["is_test"] = np.ascontiguousarray(is_test)
+    metadata = {"format": "cpaan features", "classes": json.dumps(class_array(feature_set).tolist())}
+    library = import_module("safetensors.numpy")
+    with replacing(path) as temporary:
+        try:
+            library.save_file(tensors, temporary, metadata)
+        except import_module("safetensors").SafetensorError as error:  # such as a full disk, in its own words
+            raise OSError(str(error)) from error
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Any]:
+    require_file(path, ".safetensors")
+    library = import_module("safetensors")
+    try:
+        # The library holds every place and size of its header against the length of the file.
+        with library.safe_open(path, framework="numpy") as file:
+            yield file
+    except InputError:
+        raise
+    except (library.SafetensorError, OSError, ValueError, TypeError) as error:
+        raise InputError(f"{path} is no safetensors file, or it is damaged or may not be read: {error}") from error
+
+
+def _require_form(file: Any, path: Path, *, with_marks: bool) -> None:
+    shape = tuple(file.get_slice("features").get_shape())
+    if len(shape) != _MATRIX:
+        raise InputError(f"{path}: features has shape {shape}; it must be n × D")
+    columns = {"labels": _KINDS["labels"], **({"is_test": _MARKS} if with_marks else {})}
+    for name, kinds in {"features": _KINDS["features"], **columns}.items():
+        part = file.get_slice(name)
+        if part.get_dtype() not in kinds:
+            raise InputError(f"{path}: {name} is {part.get_dtype()}; it must be one of {', '.join(kinds)}")
+        if name != "features" and tuple(part.get_shape()) != shape[:1]:
+            raise InputError(f"{path}: {name} has shape {tuple(part.get_shape())} for {shape[0]} rows of features")
+
+
+def _read_features(file: Any, path: Path) -> npt.NDArray[Any]:
+    part = file.get_slice("features")
+    shape, kind = tuple(part.get_shape()), part.get_dtype()
+    if kind in _MAPPED:
+        dtype = np.dtype(_MAPPED[kind])
+        if math.prod(shape) * dtype.itemsize >= _SMALLEST_MAPPED:
+            return np.memmap(path, dtype=dtype, mode="r", offset=_begin(path, "features"), shape=shape)
+        values: npt.NDArray[Any] = file.get_tensor("features")
+        return values
+    # NumPy has no bfloat16; torch reads it, and it becomes float32.
+    import_module("torch")
+    with import_module("safetensors").safe_open(path, framework="pt") as tensors:
+        return tensor_to_numpy(tensors.get_tensor("features"), "features")
+
+
+def _begin(path: Path, name: str) -> int:
+    """Find where a tensor begins, in a file whose header the library has checked."""
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        return 8 + length + int(json.loads(file.read(length))[name]["data_offsets"][0])
+
+
+def _classes(metadata: dict[str, str], path: Path) -> list[Any] | None:
+    if "classes" not in metadata:
+        return None
+    try:
+        classes = json.loads(metadata["classes"])
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{path}: classes in its metadata is no JSON: {error}") from error
+    if not isinstance(classes, list) or not all(isinstance(name, str | int | float) for name in classes):
+        raise InputError(f"{path}: classes in its metadata is no list of names")
+    return classes
