@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from cpaan.cli.answers import AsJson, answer
 from cpaan.errors import InputError
 
 
@@ -19,6 +20,7 @@ def convert(
         Path | None,
         typer.Option(help="Number the classes, as .h5 needs it, and write the list of their names here (JSON)."),
     ] = None,
+    as_json: AsJson = False,
 ) -> None:
     """Write a file of features in another format.
 
@@ -44,4 +46,5 @@ def convert(
         table = one_part(table, only)
     write_features(output, table.rows, table.is_test, dtype=dtype)
     rows = table.rows
-    typer.echo(f"{output}: {len(rows)} examples of {rows.n_classes} classes, {rows.dimension} features")
+    facts = {"output": output, "examples": len(rows), "classes": rows.n_classes, "features": rows.dimension}
+    answer(f"{output}: {len(rows)} examples of {rows.n_classes} classes, {rows.dimension} features", facts, as_json)

@@ -5,15 +5,20 @@ from typing import Annotated
 
 import typer
 
+from cpaan.cli.answers import AsJson, answer
+
 
 def export(
     model: Annotated[Path, typer.Argument(help="Folder of a model.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="File for the generator (.onnx).")],
+    as_json: AsJson = False,
 ) -> None:
     """Write the generator of a model as an ONNX file, which needs neither cpaan nor torch; needs cpaan[onnx].
 
     Its inputs example, source and target are an example of a base class, the mean of that class and the mean of a
-    novel class, in your own units; any number of rows at a time. Example: cpaan export model -o generator.onnx
+    novel class, in your own units; any number of rows at a time.
+
+    Example: cpaan export model -o generator.onnx
     """
     from cpaan.augmenters.onnx import export_generator
     from cpaan.data.outputs import require_writable_file
@@ -22,4 +27,5 @@ def export(
     require_writable_file(output)
     augmenter = load_augmenter(model, device="cpu")
     difference = export_generator(augmenter, output)
-    typer.echo(f"{output}: {augmenter.n_features_in_} features; onnxruntime and torch agree to {difference:.0e}")
+    text = f"{output}: {augmenter.n_features_in_} features; onnxruntime and torch agree to {difference:.0e}"
+    answer(text, {"output": output, "features": augmenter.n_features_in_, "difference": difference}, as_json)
