@@ -173,7 +173,7 @@ def write_classes(root: Path, names: list[str], train: int, test: int) -> None:
                 write_image(root / part / name / f"{name}_{i}.JPEG", rng, colour)
 
 
-def prepare_readme() -> None:
+def prepare_bank() -> None:
     rng = np.random.default_rng(0)
     names = [f"c{i}" for i in range(30)]
     features = 3 * rng.normal(size=(30, 1, 5)) + rng.normal(size=(30, 40, 5))
@@ -207,7 +207,8 @@ def prepare_imagenet() -> None:
 
 
 PREPARE: dict[str, Callable[[], None]] = {
-    "README.md": prepare_readme,
+    "README.md": prepare_bank,
+    "docs/choosing-a-method.md": prepare_bank,
     "docs/images-to-features.md": prepare_images,
     "docs/reproduce-imagenet.md": prepare_imagenet,
 }
