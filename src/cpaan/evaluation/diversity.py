@@ -9,13 +9,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from cpaan.data.arguments import as_whole_number
 from cpaan.data.containers import FeatureArray, as_features, as_labels
 from cpaan.errors import InputError
 from cpaan.evaluation.row_blocks import row_blocks
 from cpaan.functional.covariance import deviation_factor
 from cpaan.functional.distances import squared_distances
 from cpaan.functional.eigen import leading_eigenvectors
-from cpaan.functional.ky_fan import ky_fan_norm
 
 Groups: TypeAlias = dict[Hashable, Tensor]  # examples by class, in double precision
 
@@ -143,6 +143,7 @@ def _covariance_distance(synthetic: Groups, real: Groups, m: int) -> float:
     common = [label for label in synthetic if label in real]
     if not common:
         raise InputError("y_synthetic and y_real have no class in common; there is nothing to compare")
+    m = as_whole_number(m, "m", minimum=1)
     # From the deviations themselves: a class has fewer examples than a covariance matrix has rows.
     norms = [
         _norm_of_difference(deviation_factor(synthetic[label]), deviation_factor(real[label]), m) for label in common
@@ -160,8 +161,9 @@ def _norm_of_difference(left: Tensor, right: Tensor, m: int) -> float:
         residuals = (images - values * (vectors @ rotation)).norm(dim=0)
         if residuals.max() <= _MOST_RESIDUAL * values.abs().max():
             return float(values.abs().sum())
-    # Slower by far, but a figure that is reported is worth it.
-    return float(ky_fan_norm(left.mT @ left - right.mT @ right, m, "exact"))
+    # Slower by far, but a figure that is reported is worth it; eigenvalues without vectors take a third of the time.
+    values = torch.linalg.eigvalsh(left.mT @ left - right.mT @ right).abs()
+    return float(values.topk(min(m, len(values))).values.sum())
 
 
 def _leading_directions(left: Tensor, right: Tensor, m: int) -> Tensor:
