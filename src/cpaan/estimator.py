@@ -41,17 +41,21 @@ class SavedEstimator(BaseEstimator):
             Made where it is missing.
         """
         check_is_fitted(self)
+        config = {
+            "parameters": self.saved_parameters(),
+            "classes": [encode_name(name) for name in self._base_classes()],
+            **self._details(),
+        }
+        write_model(folder, type(self).__name__, self._tensors(), config)
+
+    def saved_parameters(self) -> dict[str, Any]:
+        """Give the parameters that `save` writes, as JSON can hold them."""
         given = self.get_params(deep=False)  # type: ignore[no-untyped-call]
         kept = {name: value for name, value in given.items() if name not in _NOT_SAVED and not callable(value)}
         parameters = {name: _plain(value) for name, value in kept.items()}
         if not isinstance(self.random_state, Integral):
             parameters["random_state"] = None
-        config = {
-            "parameters": parameters,
-            "classes": [encode_name(name) for name in self._base_classes()],
-            **self._details(),
-        }
-        write_model(folder, type(self).__name__, self._tensors(), config)
+        return parameters
 
     @classmethod
     def load(cls: type[EstimatorT], folder: str | PathLike[str], *, device: str = "auto") -> EstimatorT:

@@ -150,7 +150,7 @@ def test_bench_refuses_wrong_input_and_writes_nothing(bank: Path, tmp_path: Path
     assert_refused(cpaan(*common, "--methods", "linear", "--shots", "0"), "must be at least 1; got 0")
     assert_refused(cpaan(*common, "--measure", "top3"), "top1 or top5")
     inside = ["bench", bank, "--setup", setup, "--methods", "linear", "--shots", "1", "-o", setup / "run"]
-    assert_refused(cpaan(*inside), "cannot write a run")
+    assert_refused(cpaan(*inside), "cannot write to")
     assert_refused(cpaan("bench", bank, "-o", run), "--setup")
     assert_refused(cpaan("bench"), "give a bank")
     setup.write_text(json.dumps({"base": ["c0", "c1", "c2", "c3"], "novel": ["c3", "c4"]}))

@@ -55,7 +55,8 @@ class CPAAN(BaseAugmenter):
         Called with a `Progress` about a hundred times during training, as with all estimators that are trained.
     callbacks : sequence of callables
         Called as often with a `TrainingEvent`, by which they may also look at the networks, score them, and end
-        training; see `cpaan.training.callbacks` for early stopping, checkpoints, printed progress and TensorBoard.
+        training; see `cpaan.training.callbacks` for early stopping, checkpoints, printed progress and TensorBoard. A
+        training that is to survive a crash has ``Checkpoints(folder, resume=True)``: the same call goes on with it.
     held_out : float
         Share of the base classes that networks are not trained on, so that callbacks can score them on these as if
         novel. They still lend examples to novel classes afterwards. Not used by `fit_direct`.

@@ -2,8 +2,10 @@
 
 import copy
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,6 +14,8 @@ from cpaan.augmenters.center_search import Gains, search_center_model
 from cpaan.augmenters.held_out_score import HeldOutScore, choose_held_out
 from cpaan.augmenters.joining import joined
 from cpaan.augmenters.model import Model
+from cpaan.augmenters.plan import training_plan
+from cpaan.augmenters.storage import model_tensors
 from cpaan.augmenters.summary import BaseSummary, class_covariances, keep_examples
 from cpaan.data.feature_set import FeatureSet
 from cpaan.errors import InputError
@@ -75,7 +79,17 @@ def fit_model(
     generator = torch.Generator(device).manual_seed(seed)
     novel_bank = None if novel is None else lay_out(novel, scaling, device)
     held = choose_held_out(bank.counts, held_out, seed) if novel is None else None
-    training = _Training(bank, _temperature(bank, recipe), variant, recipe, callbacks, held)
+    plan = partial(
+        training_plan,
+        base,
+        novel,
+        variant=variant,
+        recipe=recipe,
+        seed=seed,
+        device=device,
+        held_out=held_out,
+    )
+    training = _Training(bank, _temperature(bank, recipe), variant, recipe, callbacks, held, plan)
     center, gains = _center(bank, recipe, seed, direct=novel is not None)
     history = training.run(networks, covariances.factors, novel_bank, generator)
     factors, tails = covariances.factors.half(), covariances.tails
@@ -110,7 +124,18 @@ def fit_further(
     rest = replace(recipe, episodes=episodes, learning_rate=last_rate, halve_every=episodes)
     temperature, known = _temperature(whole.bank, recipe), len(model.base.classes)
     held = choose_held_out(whole.bank.counts, held_out, seed, first=known)
-    training = _Training(whole.bank, temperature, model.variant, rest, callbacks, held)
+    plan = partial(
+        training_plan,
+        base,
+        None,
+        variant=model.variant,
+        recipe=rest,
+        seed=seed,
+        device=device,
+        held_out=held_out,
+        start=model_tensors(model),
+    )
+    training = _Training(whole.bank, temperature, model.variant, rest, callbacks, held, plan)
     center, gains = _center(whole.bank, recipe, seed, direct=False)
     history = training.run(networks, whole.factors, None, generator)
     summary = BaseSummary(
@@ -134,6 +159,7 @@ class _Training:
     recipe: Recipe
     callbacks: Sequence[Callback]
     held: Tensor | None  # classes that are scored on and not trained on
+    plan: Callable[[], dict[str, Any]]
 
     def run(self, networks: Networks, factors: Tensor, novel: ClassBank | None, generator: torch.Generator) -> History:
         score = rest = None
@@ -144,7 +170,7 @@ class _Training:
         step = TrainingStep(
             networks, find_variant(self.variant), self.recipe, factors, layer_precision(self.bank.device)
         )
-        return train(step, sampler, generator, self.callbacks, score)
+        return train(step, sampler, generator, self.callbacks, score, self.plan)
 
 
 def _architecture(dimension: int, kind: Variant, recipe: Recipe) -> Architecture:

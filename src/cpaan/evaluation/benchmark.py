@@ -93,15 +93,28 @@ def run_benchmark(
     ----------
     plan : what to evaluate
     data : on what
-    folder : the run; one that was interrupted goes on, one of another plan is refused
+    folder : the run; one that was interrupted goes on, one of another plan or that another process writes is refused
     jobs : processes on this machine
     scheduler : address of a Dask scheduler that does the cells instead
     bars : shows the progress of training and of the cells
     origin : the files that the data came from, for the record
     """
     data.shots(plan.trials - 1, max(plan.shots))  # fails early where there are too few examples or split files
-    normalized = normalize(data, plan.normalize)
     run = RunFolder(folder)
+    with run.locked():
+        return _run_missing(run, plan, data, jobs, scheduler, bars, origin)
+
+
+def _run_missing(
+    run: RunFolder,
+    plan: Plan,
+    data: BenchmarkData,
+    jobs: int,
+    scheduler: str | None,
+    bars: Bars | None,
+    origin: Mapping[str, Any] | None,
+) -> list[Row]:
+    folder, normalized = run.path, normalize(data, plan.normalize)
     is_new = run.begin({**asdict(plan), "data": data.fingerprint}, versions(), origin)
     cells = plan.cells()
     done = {(row["method"], row["shots"], row["trial"]) for row in run.rows() if row["setting"] == "GLSL"}

@@ -7,13 +7,14 @@
 import json
 import os
 import shutil
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from cpaan.data.atomic import write_atomically
+from cpaan.data.atomic import make_folder, remove_leftovers, write_atomically
 from cpaan.data.csv_text import csv_text
+from cpaan.data.lock import LOCK, locked
 from cpaan.errors import InputError
 from cpaan.evaluation.sample import SAMPLE
 
@@ -56,10 +57,7 @@ class RunFolder:
         existing = self.config()
         if existing is None:
             self._require_new()
-            try:
-                self.path.mkdir(parents=True, exist_ok=True)
-            except OSError as error:
-                raise InputError(f"cannot write a run to {self.path}: {error.strerror or error}") from error
+            make_folder(self.path)
             content = json.dumps({"config": config, "versions": versions, "origin": dict(origin or {})}, indent=1)
             write_atomically(self.path / "config.json", content.encode())
             return True
@@ -69,6 +67,13 @@ class RunFolder:
             shown = "; ".join(f"{k}: {existing.get(k)!r} there, {config.get(k)!r} now" for k in differing)
             raise InputError(f"{self.path} was made with another configuration ({shown}); give another folder")
         return False
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep other processes from writing to the run as long as this one does."""
+        with locked(self.path):
+            remove_leftovers(self.path)
+            yield
 
     def discard(self) -> None:
         """Remove a run in which nothing was evaluated yet."""
@@ -108,10 +113,13 @@ class RunFolder:
         lines = "".join(json.dumps(row) + "\n" for row in rows)
         # A crash may have torn the last line: begin a new one, or this cell would be lost with it.
         begin = "" if _ends_with_a_line(self.results) else "\n"
-        with self.results.open("a", encoding="utf-8") as file:
-            file.write(begin + lines)
-            file.flush()
-            os.fsync(file.fileno())
+        try:
+            with self.results.open("a", encoding="utf-8") as file:
+                file.write(begin + lines)
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            raise InputError(f"cannot write {self.results}: {error.strerror or error}") from error
 
     def write_csv(self) -> Path:
         """Write all finished rows as `results.csv`."""
@@ -128,7 +136,7 @@ class RunFolder:
         write_atomically(self.path / "DONE", b"")
 
     def _require_new(self) -> None:
-        if self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
+        if self.path.exists() and (not self.path.is_dir() or any(file.name != LOCK for file in self.path.iterdir())):
             raise InputError(f"{self.path} is not empty and holds no benchmark run; give another folder")
 
 

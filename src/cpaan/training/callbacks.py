@@ -4,25 +4,28 @@ A callback is anything that can be called with a `TrainingEvent`: a function of 
 at the losses, the networks and the score on held-out base classes, ask to stop, and say which networks to keep.
 """
 
+import json
 import shutil
 import sys
+import time
+import warnings
 from dataclasses import asdict
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
-
+from cpaan.data.atomic import make_folder
 from cpaan.errors import InputError
 from cpaan.nn.networks import Architecture, Networks
 from cpaan.training.checkpoint import list_checkpoints, read_checkpoint, write_checkpoint
+from cpaan.training.run import TrainingRun
+from cpaan.training.step import NETWORKS, part_of
 from cpaan.training.tensorboard import TensorBoard
-from cpaan.training.trainer import Callback, Progress, TrainingEvent, TrainingRun
+from cpaan.training.trainer import Callback, Progress, TrainingEvent
 
 __all__ = ["Callback", "Checkpoints", "EarlyStopping", "PrintedProgress", "TensorBoard", "TrainingEvent"]
 
 SCORE = "score"
-_NETWORKS = "networks."
 
 
 class EarlyStopping:
@@ -72,6 +75,16 @@ class EarlyStopping:
         if self._waited >= self.patience:
             event.run.stop()
 
+    def state(self) -> dict[str, Any]:
+        """Give what it remembers, for a checkpoint."""
+        values = [[episode, value] for episode, value in self.values.items()]
+        return {"values": values, "best": [self.best_episode, self.best_value], "waited": self._waited}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on from what `state` gave."""
+        self.values = dict(state["values"])
+        (self.best_episode, self.best_value), self._waited = state["best"], state["waited"]
+
     def _value(self, event: TrainingEvent) -> float:
         if self.watch == SCORE:
             return event.run.score()
@@ -81,56 +94,115 @@ class EarlyStopping:
 
 
 class Checkpoints:
-    """Saves networks, optimizers, the random state and the history while training goes on.
+    """Saves networks, optimizers, the random state and the history while training goes on, and goes on from them.
 
-    The last two are kept, each a folder named after its episode, as tensors and JSON with a checksum; nothing is ever
-    unpickled. `checkpoint_networks` reads the newest that is whole.
+    The last two are kept, each a folder named after its episode, as tensors and JSON with checksums; nothing is ever
+    unpickled. A training that is killed at any moment and resumed ends with the same bits on the same CPU, as if it
+    had not been. What comes before training is not saved but computed again. `checkpoint_networks` reads the networks
+    of the newest that is whole.
 
     Parameters
     ----------
     folder : str or path
-        Of its own for each training: one with checkpoints that this callback did not write is refused.
+        Of its own for each training: one with checkpoints that this callback did not write is refused, or resumed.
     every : int, default=10
         Logging steps, of which there are about a hundred, between one and the next.
+    seconds : float, default=0
+        Shortest time between one and the next.
+    resume : bool, default=False
+        Go on from the newest whole checkpoint; begin where there is none. The data, the seed (so that `random_state`
+        must be a number) and every number of the recipe must be the same, and are refused where they are not.
+    stop_on_signals : bool, default=False
+        On SIGINT or SIGTERM finish the episode, save, and raise `cpaan.training.signals.Stopped`.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import numpy as np
+    >>> from cpaan import CPAAN
+    >>> X, y = np.random.default_rng(0).normal(size=(80, 5)), np.repeat(np.arange(8), 10)
+    >>> saved = Checkpoints(tempfile.mkdtemp(), resume=True)
+    >>> augmenter = CPAAN(episodes=5, random_state=0, device="cpu", callbacks=[saved]).fit(X, y)
     """
 
-    def __init__(self, folder: str | PathLike[str], *, every: int = 10) -> None:
+    def __init__(
+        self,
+        folder: str | PathLike[str],
+        *,
+        every: int = 10,
+        seconds: float = 0.0,
+        resume: bool = False,
+        stop_on_signals: bool = False,
+    ) -> None:
         if not isinstance(every, int) or every < 1:
             raise InputError(f"every must be a whole number of at least 1, not {every!r}")
-        self.folder, self.every = folder, every
-        self._wrote = False
+        if not isinstance(seconds, (int, float)) or not 0 <= seconds < float("inf"):
+            raise InputError(f"seconds between checkpoints must be a number of at least 0, not {seconds!r}")
+        self.folder, self.every, self.seconds = folder, every, seconds
+        self.resume, self.stop_on_signals = resume, stop_on_signals
+        self._wrote, self._last = False, 0.0
+        self._plan: dict[str, Any] = {}
+
+    def begin(self, run: TrainingRun) -> None:
+        """Restore the training that is to go on, or make room for a new one."""
+        folder = Path(self.folder)
+        self._plan = json.loads(json.dumps(run.plan()))  # as it reads back: tuples are lists
+        self._last = time.monotonic()
+        make_folder(folder)
+        found = read_checkpoint(folder) if self.resume else None
+        if found is not None:
+            require_same_plan(self.folder, found[1].get("plan"), self._plan)
+            run.restore(*found)
+            return
+        there = list_checkpoints(folder)
+        if there and self.resume:
+            warnings.warn(f"there is no whole checkpoint in {self.folder}: beginning anew", stacklevel=2)
+        elif there and not self._wrote:
+            raise InputError(
+                f"{self.folder} has checkpoints of an earlier training; go on with it (resume=True), give a folder "
+                "without any, or remove them"
+            )
+        for old in there:
+            shutil.rmtree(old, ignore_errors=True)
 
     def __call__(self, event: TrainingEvent) -> None:
         """Write a checkpoint where it is time for one."""
-        if event.first:
-            self._make_room()
-        if len(event.run.history.episodes) % self.every == 0 or event.episode == event.episodes:
-            write_checkpoint(Path(self.folder), event.episode, *run_state(event.run))
-            self._wrote = True
+        due = len(event.run.history.episodes) % self.every == 0 and time.monotonic() - self._last >= self.seconds
+        if due or event.run.stopping or event.episode == event.episodes:
+            self.save(event.run)
 
-    def _make_room(self) -> None:
-        there = list_checkpoints(Path(self.folder))
-        if there and not self._wrote:
+    def save(self, run: TrainingRun) -> None:
+        """Write a checkpoint now; not of a training that is no longer finite, which has yet to go back."""
+        folder = Path(self.folder)
+        if not folder.is_dir():
             raise InputError(
-                f"{self.folder} has checkpoints of an earlier training; give a folder without any, or remove them"
+                f"{folder} has been removed while training went on, so that its state cannot be saved any more"
             )
-        for old in there:
-            shutil.rmtree(old)
+        if run.trouble() is not None:
+            return
+        tensors, config = run.state()
+        facts = {"architecture": asdict(run.networks.architecture), "numbers": asdict(run.step.recipe)}
+        write_checkpoint(folder, run.episode, tensors, {**facts, **config, "plan": self._plan})
+        self._wrote, self._last = True, time.monotonic()
 
 
-def run_state(run: TrainingRun) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Give all that a training is made of at a logging step, as tensors and as what JSON can hold."""
-    tensors = {f"{_NETWORKS}{name}": value for name, value in run.networks.state_dict().items()}
-    for side, player in (("discriminators", run.step.discriminators), ("generators", run.step.generators)):
-        for number, moments in player.optimizer.state_dict()["state"].items():
-            tensors |= {f"{side}.{number}.{name}": value for name, value in moments.items()}
-    tensors |= {"learning_rate": run.step.learning_rate, "random_state": run.generator.get_state()}
-    config = {
-        "architecture": asdict(run.networks.architecture),
-        "numbers": asdict(run.step.recipe),
-        "history": run.history.state(),
-    }
-    return tensors, config
+def require_same_plan(folder: str | PathLike[str], there: Any, now: dict[str, Any]) -> None:
+    """Refuse to go on with other data, another seed or other numbers than those of a checkpoint, by name.
+
+    >>> require_same_plan("model/checkpoints", {"seed": 1}, {"seed": 2})
+    Traceback (most recent call last):
+    ...
+    cpaan.errors.InputError: the checkpoints in model/checkpoints are of another training (seed: 1 there, 2 now); ...
+    """
+    if not isinstance(there, dict):
+        raise InputError(f"{folder} has checkpoints of another kind of training; give another folder")
+    differing = [name for name in now | there if now.get(name) != there.get(name)]
+    if differing:
+        shown = "; ".join(f"{name}: {there.get(name)!r} there, {now.get(name)!r} now" for name in differing)
+        raise InputError(
+            f"the checkpoints in {folder} are of another training ({shown}); give the same data and options as then, "
+            "or another folder"
+        )
 
 
 def checkpoint_networks(folder: str | PathLike[str]) -> Networks:
@@ -142,9 +214,7 @@ def checkpoint_networks(folder: str | PathLike[str]) -> Networks:
     if "architecture" not in config:
         raise InputError(f"{folder} has checkpoints of another kind of training")
     networks = Networks(Architecture(**config["architecture"]))
-    networks.load_state_dict(
-        {name.removeprefix(_NETWORKS): value for name, value in tensors.items() if name.startswith(_NETWORKS)}
-    )
+    networks.load_state_dict(part_of(tensors, NETWORKS))
     return networks.eval().requires_grad_(False)
 
 

@@ -89,7 +89,11 @@ class DrawnAhead:
             following = _tensors(*self._draw())
         self.history.add(self.step.train_on(self.episode, self.noise))
         self.lanes.join(0)
-        torch._foreach_copy_(_tensors(self.episode, self.noise), following)
+        torch._foreach_copy_(self.pending(), following)
+
+    def pending(self) -> list[Tensor]:
+        """Give what was drawn for the next call, to be saved or written over."""
+        return _tensors(self.episode, self.noise)
 
     def _draw(self) -> tuple[Episode, Draw | None]:
         episode = self.sampler.draw(self.generator)

@@ -1,9 +1,11 @@
 """Checkpoints: the state of a training run, from which it can go on.
 
-Each is a folder of its own, named after the step, with tensors, JSON and a checksum. A new one is written beside the
+Each is a folder of its own, named after the step, with tensors, JSON and checksums. A new one is written beside the
 last, which is removed only after; one that was torn by a crash is recognised, and the one before is taken.
 """
 
+import hashlib
+import json
 import shutil
 import warnings
 from collections.abc import Mapping
@@ -12,11 +14,14 @@ from typing import Any
 
 from torch import Tensor
 
-from cpaan.data.model_folder import read_model, write_model
+from cpaan.data.atomic import sync_folder
+from cpaan.data.model_folder import CONFIG, read_model, write_model
 from cpaan.errors import InputError
 
 KIND = "checkpoint"
 KEPT = 2
+HEAD = ("format", "format_version", "kind", "sha256")  # what a model's configuration holds beside what is given
+_CHECKSUM = "checksum"
 _DIGITS = 10
 
 
@@ -32,8 +37,16 @@ def write_checkpoint(folder: Path, step: int, tensors: Mapping[str, Tensor], con
     >>> config["step"], tensors["weight"]
     (7, tensor([1., 1.]))
     """
-    write_model(folder / f"{step:0{_DIGITS}d}", KIND, tensors, {**config, "step": step})
-    for old in list_checkpoints(folder)[KEPT:]:
+    path, content = folder / f"{step:0{_DIGITS}d}", {**config, "step": step}
+    try:
+        write_model(path, KIND, tensors, {**content, _CHECKSUM: _checksum(content)})
+        sync_folder(folder)
+    except InputError:
+        shutil.rmtree(path, ignore_errors=True)  # the one before is whole
+        raise
+    there = list_checkpoints(folder)
+    newer = [other for other in there if int(other.name) > step]  # damaged, or this run would have gone on from them
+    for old in [*newer, *[other for other in there if other not in newer][KEPT:]]:
         shutil.rmtree(old, ignore_errors=True)
 
 
@@ -44,10 +57,17 @@ def read_checkpoint(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]] | 
 
 def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
     try:
-        return read_model(path, KIND)
-    except InputError as error:
-        warnings.warn(f"{error}; taking the checkpoint before it", stacklevel=2)
+        tensors, config = read_model(path, KIND)
+        if config.pop(_CHECKSUM, None) != _checksum({k: v for k, v in config.items() if k not in HEAD}):
+            raise InputError(f"{path / CONFIG} is damaged: it does not match its checksum")
+    except (InputError, KeyError) as error:  # a configuration that lost what it must have
+        warnings.warn(f"the checkpoint {path} is passed over: {error}; taking the one before it", stacklevel=2)
         return None
+    return tensors, config
+
+
+def _checksum(content: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def list_checkpoints(folder: Path) -> list[Path]:

@@ -25,6 +25,7 @@ class History:
     losses: dict[str, list[float]] = field(default_factory=dict)
     _names: tuple[str, ...] = field(default=(), repr=False)
     _sums: Tensor = field(default_factory=lambda: torch.zeros(1), repr=False)  # of the terms, then the number of steps
+    _finite: Tensor = field(default_factory=lambda: torch.zeros(1), repr=False)  # steps after which each sum was finite
 
     def add(self, losses: dict[str, Tensor]) -> None:
         """Add the losses of one step; a step after the first adds in place, as a captured graph must."""
@@ -33,10 +34,29 @@ class History:
         if self._names == tuple(losses) and self._sums.device == step.device:
             self._sums.add_(step)
         else:
-            before = dict(zip(self._names, self._sums.tolist(), strict=False))
             steps = self._sums[-1].item()
+            before = dict(zip(self._names, self._sums.tolist(), strict=False))
+            finite = dict(zip(self._names, self._finite.tolist(), strict=False))
             self._names = tuple(losses)
             self._sums = step + step.new_tensor([*(before.get(name, 0.0) for name in losses), steps])
+            self._finite = step.new_tensor([*(finite.get(name, steps) for name in losses), steps])
+        # A sum that is not finite stays so: the count tells at which step it began, and nobody has to look until then.
+        self._finite.add_(self._sums.isfinite())
+
+    def first_not_finite(self) -> tuple[tuple[str, ...], int] | None:
+        """Give the terms that were not finite first, and in which step since the last logging step (from 1).
+
+        >>> history = History()
+        >>> for value in (1.0, float("inf"), 1.0):
+        ...     history.add({"cycle": torch.tensor(value), "covariance": torch.tensor(0.0)})
+        >>> history.first_not_finite()
+        (('cycle',), 2)
+        """
+        finite = dict(zip(self._names, self._finite.tolist(), strict=False))
+        least = min(finite.values(), default=0.0)
+        if least >= self._sums[-1].item():
+            return None
+        return tuple(name for name, steps in finite.items() if steps == least), int(least) + 1
 
     def state(self) -> dict[str, Any]:
         """Give everything as JSON can hold it, what was added since the last logging step included."""
@@ -44,17 +64,26 @@ class History:
         named = dict(zip(self._names, sums, strict=True))
         return {"episodes": self.episodes, "losses": self.losses, "sums": named, "steps": int(steps)}
 
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on from what `state` gave, of a training whose losses were finite."""
+        self.episodes = list(state["episodes"])
+        self.losses = {name: list(values) for name, values in state["losses"].items()}
+        self._names = tuple(state["sums"])
+        self._sums = torch.tensor([*state["sums"].values(), state["steps"]], dtype=torch.float32)
+        self._finite = torch.full_like(self._sums, state["steps"])
+
     @classmethod
     def from_state(cls, state: dict[str, Any]) -> "History":
-        """Go on from what `state` gave.
+        """Make one that goes on from what `state` gave.
 
         >>> history = History()
         >>> history.add({"cycle": torch.tensor(1.0)})
         >>> History.from_state(history.state()).log(1)
         {'cycle': 1.0}
         """
-        sums = torch.tensor([*state["sums"].values(), state["steps"]], dtype=torch.float32)
-        return cls(list(state["episodes"]), dict(state["losses"]), tuple(state["sums"]), sums)
+        history = cls()
+        history.restore(state)
+        return history
 
     def log(self, episode: int) -> dict[str, float]:
         """Close a logging step and give its means."""
@@ -63,5 +92,10 @@ class History:
         self.episodes.append(episode)
         for name, mean in means.items():
             self.losses.setdefault(name, []).append(mean)
-        self._sums.zero_()
+        self.forget()
         return means
+
+    def forget(self) -> None:
+        """Leave out what was added since the last logging step."""
+        self._sums.zero_()
+        self._finite.zero_()

@@ -24,6 +24,7 @@ from cpaan.training.variant import Variant
 
 Losses = dict[str, Tensor]
 WAY_BACK, COVARIANCE, CYCLES = range(3)  # lanes
+NETWORKS = "networks."
 
 
 @dataclass(frozen=True)
@@ -74,6 +75,22 @@ class TrainingStep:
     def __call__(self, episode: Episode, generator: torch.Generator) -> Losses:
         """Train on one episode; gives the loss terms, detached."""
         return self.train_on(episode, self.draw_noise(episode, generator))
+
+    def state(self) -> dict[str, Tensor]:
+        """Give every tensor that the next step depends on, as it is and not copied."""
+        tensors = {f"{NETWORKS}{name}": value for name, value in self.trained.state_dict().items()}
+        for side, player in self._players():
+            tensors |= {f"{side}{name}": value for name, value in player.state().items()}
+        return tensors
+
+    def restore(self, tensors: dict[str, Tensor]) -> None:
+        """Go back to a state."""
+        self.trained.load_state_dict(part_of(tensors, NETWORKS))
+        for side, player in self._players():
+            player.restore(part_of(tensors, side))
+
+    def _players(self) -> tuple[tuple[str, Player], ...]:
+        return ("discriminators.", self.discriminators), ("generators.", self.generators)
 
     def draw_noise(self, episode: Episode, generator: torch.Generator) -> Draw | None:
         """Draw the noise of an episode, where the variant has any."""
@@ -198,3 +215,8 @@ def judge(discriminator: Discriminator, real: Tensor, made: Tensor, prototypes: 
 def sum_of(losses: Losses) -> Tensor:
     """Add the terms of a loss."""
     return torch.stack([*losses.values()]).sum()
+
+
+def part_of(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """Give the tensors whose names begin with a prefix, without it."""
+    return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}

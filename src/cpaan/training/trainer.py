@@ -2,20 +2,23 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
-from torch import Tensor
 
-from cpaan.errors import InputError
 from cpaan.functional.kernels import is_recent_gpu
 from cpaan.functional.precision import fast_products
 from cpaan.nn.networks import Networks
 from cpaan.sampling.episodes import EpisodeSampler
 from cpaan.training.captured import Captured, DrawnAhead
+from cpaan.training.guard import Guard
 from cpaan.training.history import History
+from cpaan.training.run import TrainingRun
+from cpaan.training.signals import Stopped, heard_signals
 from cpaan.training.step import TrainingStep
 
+# By a name that torch has documented and its types do not know.
+_LINEAR_ALGEBRA_ERROR: type[Exception] = vars(torch.linalg)["LinAlgError"]
 LOGGINGS = 100  # logging steps of a run: enough for a curve, few enough not to slow it
 
 
@@ -26,65 +29,6 @@ class Progress:
     episode: int
     episodes: int
     losses: dict[str, float]
-
-
-class TrainingRun:
-    """A training of adversarial networks under way, and what callbacks may ask of it.
-
-    Attributes
-    ----------
-    step : holds the networks and their optimizers
-    generator : decides every random draw
-    history : of the losses so far
-    stopping : whether training ends with this logging step
-    """
-
-    def __init__(
-        self,
-        step: TrainingStep,
-        generator: torch.Generator,
-        history: History,
-        score: Callable[[Networks], float] | None = None,
-    ) -> None:
-        self.step, self.generator, self.history, self.stopping = step, generator, history, False
-        self._score = score
-        self._scored: tuple[int, float] | None = None
-        self._kept: dict[str, Tensor] | None = None
-
-    @property
-    def networks(self) -> Networks:
-        """The networks as they are now, in single precision."""
-        return self.step.trained
-
-    @property
-    def has_score(self) -> bool:
-        """Whether base classes are held out, so that there is a score."""
-        return self._score is not None
-
-    def score(self) -> float:
-        """Give the accuracy, in percent, on base classes held out as if novel; computed once a logging step."""
-        if self._score is None:
-            raise InputError(
-                "there is no score, because no base classes are held out: ask for some with CPAAN(held_out=0.25), or "
-                "watch a term of the loss; networks that are trained directly on novel classes have no score"
-            )
-        now = self.history.episodes[-1]
-        if self._scored is None or self._scored[0] != now:
-            self._scored = now, self._score(self.networks)
-        return self._scored[1]
-
-    def stop(self) -> None:
-        """End training when all callbacks have been called."""
-        self.stopping = True
-
-    def keep(self) -> None:
-        """Take the networks as they are now for the result, whatever they learn from now on."""
-        self._kept = {name: value.clone() for name, value in self.networks.state_dict().items()}
-
-    def finish(self) -> None:
-        """Take the networks that were kept, if any were."""
-        if self._kept is not None:
-            self.networks.load_state_dict(self._kept)
 
 
 @dataclass(frozen=True)
@@ -107,6 +51,27 @@ class TrainingEvent(Progress):
 
 
 Callback = Callable[[TrainingEvent], None]
+
+
+@runtime_checkable
+class Saver(Protocol):
+    """A callback that saves a training, and from which one can go on.
+
+    Attributes
+    ----------
+    stop_on_signals : whether SIGINT and SIGTERM end training after the episode, when all is saved
+    """
+
+    stop_on_signals: bool
+
+    def __call__(self, event: TrainingEvent) -> None:
+        """Save where it is time to."""
+
+    def begin(self, run: TrainingRun) -> None:
+        """Make ready before the first episode, or restore the training that is to go on."""
+
+    def save(self, run: TrainingRun) -> None:
+        """Save now, between logging steps too."""
 
 
 class Bars(Protocol):
@@ -134,6 +99,7 @@ def train(
     generator: torch.Generator,
     callbacks: Sequence[Callback] = (),
     score: Callable[[Networks], float] | None = None,
+    plan: Callable[[], dict[str, Any]] = dict,
 ) -> History:
     """Train for all episodes of the step's recipe, or until a callback asks to stop.
 
@@ -142,30 +108,65 @@ def train(
     step : holds the networks, which are trained in place
     sampler : draws the episodes
     generator : decides every random draw
-    callbacks : called one after the other at every logging step, and never between, so that a GPU need not wait
+    callbacks : called one after the other at every logging step, those that save last, and never between, so that a GPU
+        need not wait
     score : gives the score of networks on classes that are not trained on, for callbacks that ask for it
+    plan : gives what must be the same for a training to go on from what was saved
+
+    Raises
+    ------
+    InputError
+        Where losses are not finite, again and again.
+    Stopped
+        After SIGINT or SIGTERM, where a callback that saves asks to stop then; it has saved.
     """
     recipe = step.recipe
-    history = History()
-    run = TrainingRun(step, generator, history, score)
+    run = TrainingRun(step, generator, History(), score, callbacks, plan)
+    next_episode = _episode_taker(run, sampler)
+    savers = [callback for callback in callbacks if isinstance(callback, Saver)]
+    ordered: list[Callback] = sorted(callbacks, key=lambda callback: isinstance(callback, Saver))
+    for saver in savers:
+        saver.begin(run)
+    every = max(1, recipe.episodes // LOGGINGS)
+    guard, rate = Guard(run), None
+    with fast_products(), heard_signals(any(saver.stop_on_signals for saver in savers)) as asked:
+        while run.episode < recipe.episodes and not run.stopping:
+            wanted = learning_rate_at(run.episode, recipe.learning_rate, recipe.halve_every) * 0.5**run.slowed
+            if wanted != rate:
+                rate = wanted
+                step.learning_rate.fill_(rate)
+            failed = _fails(next_episode)
+            run.episode += 1
+            due = run.episode % every == 0 or run.episode == recipe.episodes
+            if (due or failed) and guard.passes(failed=failed):
+                event = TrainingEvent(run.episode, recipe.episodes, run.history.log(run.episode), run)
+                for callback in ordered:
+                    callback(event)
+            if asked.number is not None:
+                for saver in savers:
+                    saver.save(run)
+                raise Stopped(asked.number, run.episode, recipe.episodes)
+    run.finish()
+    return run.history
+
+
+def _fails(next_episode: Callable[[], None]) -> bool:
+    """Train on an episode, and tell whether that was broken off."""
+    try:
+        next_episode()
+    except _LINEAR_ALGEBRA_ERROR:  # on a CPU, decompositions refuse what is not finite
+        return True
+    return False
+
+
+def _episode_taker(run: TrainingRun, sampler: EpisodeSampler) -> Callable[[], None]:
+    """Give what trains on the next episode."""
+    if is_recent_gpu(run.generator.device) and not sampler.waits:
+        ahead = DrawnAhead(run.step, sampler, run.generator, run.history)
+        run.pending = ahead.pending()
+        return Captured(ahead, run.generator)
 
     def take_step() -> None:
-        history.add(step(sampler.draw(generator), generator))
+        run.history.add(run.step(sampler.draw(run.generator), run.generator))
 
-    next_episode: Callable[[], None] = take_step
-    if is_recent_gpu(generator.device) and not sampler.waits:
-        next_episode = Captured(DrawnAhead(step, sampler, generator, history), generator)
-    every = max(1, recipe.episodes // LOGGINGS)
-    with fast_products():
-        for episode in range(recipe.episodes):
-            if episode % recipe.halve_every == 0:
-                step.learning_rate.fill_(learning_rate_at(episode, recipe.learning_rate, recipe.halve_every))
-            next_episode()
-            if (episode + 1) % every == 0 or episode + 1 == recipe.episodes:
-                event = TrainingEvent(episode + 1, recipe.episodes, history.log(episode + 1), run)
-                for callback in callbacks:
-                    callback(event)
-                if run.stopping:
-                    break
-    run.finish()
-    return history
+    return take_step
