@@ -122,7 +122,7 @@ class BaseAugmenter(SavedEstimator, BaseOverSampler):
         if hasattr(self, "feature_names_in_") and container_of(X_novel) in ("pandas", "polars"):
             validate_data(self, X_novel, skip_check_array=True, reset=False)
         wanted = self._wanted(novel, self.per_class if per_class is None else per_class, self.average_size_)
-        made = self._make(novel, wanted)
+        made = self._make_in_range(novel, wanted)
         return restore_features(made, X_novel), restore_labels(_names(novel, wanted), y_novel)
 
     # Imbalanced-learn's signature has further parameters, which no augmenter knows what to do with.
@@ -177,7 +177,18 @@ class BaseAugmenter(SavedEstimator, BaseOverSampler):
         novel = everything.select(filled)
         wanted = np.array([self.sampling_strategy_[name] for name in filled])
         self._remember(self._learn_for(base, novel))
-        return self._make(novel, wanted), _names(novel, wanted)
+        return self._make_in_range(novel, wanted), _names(novel, wanted)
+
+    def _make_in_range(self, novel: FeatureSet, wanted: NDArray[np.int64]) -> NDArray[np.floating]:
+        """Make examples, and refuse to give what the type that the features came in cannot hold."""
+        made, dtype = self._make(novel, wanted), novel.features.dtype
+        largest, limit = max(float(made.max(initial=0)), -float(made.min(initial=0))), float(np.finfo(dtype).max)
+        if not largest <= limit:
+            raise InputError(
+                f"synthetic features go beyond {limit:.3g}, the largest number that {dtype} holds; give features of a "
+                "wider type, such as float64, or in smaller units"
+            )
+        return made
 
     def _numbers(self, everything: FeatureSet, base: FeatureSet) -> dict[Hashable, int]:
         """Give the number of examples to make of each class that is to be filled up."""

@@ -156,7 +156,7 @@ class DistributionCalibration(BaseAugmenter):
         means, lenders = self._calibrate(shots)
         number = torch.as_tensor(even_shares(novel.labels[order.numpy()], wanted))
         generator = torch.Generator().manual_seed(self._seed(1))
-        drawn = self._draw(lenders.repeat_interleave(number, 0), generator).to(dtype)
+        drawn = self._draw(lenders.repeat_interleave(number, 0), generator, dtype)
         drawn += means.to(dtype).repeat_interleave(number, 0)
         # NOTE[paper]: there the classifier works on x^λ, and real examples are transformed instead of drawn ones.
         made: NDArray[np.floating] = undo_tukey(drawn, float(self.power_), bool(self.clip_)).numpy()
@@ -169,13 +169,13 @@ class DistributionCalibration(BaseAugmenter):
         nearest = squared_distances(shots, base_means).topk(k, largest=False).indices
         return (base_means[nearest].sum(1) + shots) / (k + 1), nearest
 
-    def _draw(self, lenders: Tensor, generator: torch.Generator) -> Tensor:
+    def _draw(self, lenders: Tensor, generator: torch.Generator, dtype: torch.dtype) -> Tensor:
         """Draw from N(0, Σ') for each row of base classes."""
         size = float(self.factor_size_)
         drawn = draw_mixed(torch.as_tensor(self.factors_), torch.as_tensor(self.ranks_), lenders, generator)
         columns = 1 if self.alpha_place == "everywhere" else drawn.shape[1]
         drawn += math.sqrt(self.alpha_) / size * torch.randn((len(drawn), columns), generator=generator)
-        return drawn.mul_(size)
+        return drawn.to(dtype).mul_(size)
 
     def _check_parameters(self) -> None:
         as_whole_number(self.neighbors, "neighbors", minimum=1)

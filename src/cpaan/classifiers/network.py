@@ -14,6 +14,7 @@ from cpaan.data.feature_set import FeatureSet
 from cpaan.errors import InputError
 from cpaan.functional.scaling import Scaling
 from cpaan.functional.standardization import fit_standardization
+from cpaan.nn.initial_weights import initial_weights
 from cpaan.sampling.bank import ClassBank
 from cpaan.training.device import choose_device
 from cpaan.training.history import History
@@ -70,8 +71,7 @@ class NetworkClassifier(MetaClassifier):
         self.history_ = {"episode": history.episodes, **history.losses}
 
     def _built(self, dimension: int, n_base: int, seed: int) -> nn.Module:
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
+        with initial_weights(seed):
             return self._build(dimension, n_base)
 
     def _standardized(self, features: NDArray[Any]) -> Tensor:

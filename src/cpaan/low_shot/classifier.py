@@ -250,7 +250,9 @@ class LowShotClassifier(ScoreClassifier):
         """Train on base classes and on shots with the synthetic examples of them, and take both over."""
         parts: list[tuple[Any, Any, Any]] = [self.base_.training_set()]
         if shots is not None:
-            made, made_labels = self.augmenter_.augment(shots.features, shots.names)
+            # Half precision is wide enough to keep shots, but not for every example that is made of them.
+            features = shots.features.astype(np.promote_types(shots.features.dtype, np.float32), copy=False)
+            made, made_labels = self.augmenter_.augment(features, shots.names)
             parts += [
                 (X, y, np.ones(len(X))) for X, y in ((shots.features, shots.names), (made, made_labels)) if len(X)
             ]

@@ -4,6 +4,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import relu
 
+from cpaan.nn.initial_weights import initial_weights
+
 
 class AnalogyNetwork(nn.Module):
     """G([A, C, D]) → B such that A is to B as C is to D: a three-layer MLP with ReLUs.
@@ -39,6 +41,5 @@ class AnalogyNetwork(nn.Module):
 
 def build_analogy_network(dimension: int, width: int, floor: Tensor | None, seed: int) -> AnalogyNetwork:
     """Build one whose initial weights depend on the seed alone; the global random state is kept."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+    with initial_weights(seed):
         return AnalogyNetwork(dimension, width, floor)

@@ -2,11 +2,11 @@
 
 from dataclasses import dataclass
 
-import torch
 from torch import nn
 
 from cpaan.nn.discriminator import Discriminator
 from cpaan.nn.generator import Generator
+from cpaan.nn.initial_weights import initial_weights
 from cpaan.nn.noise import GaussianNoise, MixtureNoise
 
 
@@ -89,6 +89,5 @@ def _discriminator(a: Architecture) -> Discriminator:
 
 def build_networks(architecture: Architecture, seed: int) -> Networks:
     """Build networks whose initial weights depend on the seed alone; the global random state is kept."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+    with initial_weights(seed):
         return Networks(architecture)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from cpaan.nn.initial_weights import initial_weights
 from cpaan.nn.resnet10 import ResNet10
 from cpaan.representations.backbone import encoded
 from cpaan.representations.losses import l2_penalty, prototypical_loss, sgm_penalty
@@ -84,8 +85,7 @@ class PrototypicalTask(BackboneTask):
 
 def make_task(kind: str, n_classes: int, recipe: BackboneRecipe, seed: int) -> BackboneTask:
     """Make a task with a new network, whose weights follow from the seed alone."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+    with initial_weights(seed):
         network = ResNet10(stem=recipe.stem, width=recipe.width)
         make = ClassifierTask if kind == "resnet10" else PrototypicalTask
         return make(network, network.dimension, n_classes, recipe)
