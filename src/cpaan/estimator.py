@@ -11,6 +11,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
+from cpaan.data.limits import reading
 from cpaan.data.model_folder import decode_name, encode_name, read_model, write_model
 from cpaan.errors import InputError
 
@@ -69,11 +70,13 @@ class SavedEstimator(BaseEstimator):
             Where it shall compute, for those that use torch.
         """
         tensors, config = read_model(folder, cls.__name__)
-        estimator = cls(**{name: _from_plain(value) for name, value in config["parameters"].items()})
-        if hasattr(estimator, "device"):
-            estimator.device = device
-        estimator._restore(tensors, config)
-        return estimator
+        with reading(folder, "holds a damaged model, or one of another version of cpaan"):
+            given = {name: value for name, value in config["parameters"].items() if name not in _NOT_SAVED}
+            estimator = cls(**{name: _from_plain(value) for name, value in given.items()})
+            if hasattr(estimator, "device"):
+                estimator.device = device
+            estimator._restore(tensors, config)
+            return estimator
 
     def _base_classes(self) -> tuple[Hashable, ...]:
         raise NotImplementedError
@@ -116,4 +119,7 @@ def _from_plain(value: Any) -> Any:
 
 def base_classes(config: dict[str, Any]) -> tuple[Hashable, ...]:
     """Give the names of the base classes that a saved estimator learned from."""
-    return tuple(decode_name(name) for name in config["classes"])
+    names = tuple(decode_name(name) for name in config["classes"])
+    if not isinstance(config["classes"], list) or len(set(names)) < len(names):
+        raise InputError("its classes are no list of distinct names")
+    return names

@@ -65,3 +65,10 @@ def test_an_interrupt_is_no_fault(monkeypatch: pytest.MonkeyPatch) -> None:
     result = CliRunner().invoke(app, ["info", "anything"])
     assert result.exit_code == 130
     assert result.stderr == "stopped\n"
+
+
+def test_help_says_what_runs_code() -> None:
+    result = CliRunner().invoke(app, ["features", "extract", "--help"], env={"COLUMNS": "200"})
+    text = " ".join(result.output.replace("│", " ").split())
+    assert "package.module:function, which RUNS THAT CODE" in text
+    assert "name only what you trust" in text

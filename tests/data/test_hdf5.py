@@ -187,7 +187,7 @@ def test_features_that_are_not_finite_are_named_by_their_rows(tmp_path: Path) ->
         ({"all_labels": np.full(6, 0.5)}, "all_labels is float64 and not all class indices"),
         ({"all_labels": np.full(6, np.nan)}, "not all class indices"),
         ({"all_labels": np.full(6, -1)}, "not all class indices; give whole numbers from 0"),
-        ({"all_labels": [b"oak"] * 6}, "not all class indices"),
+        ({"all_labels": [b"oak"] * 6}, "all_labels is object; it must be numbers"),
         ({"count": [7]}, "count is 7; it must be one whole number from 1 to 6, the rows of all_feats"),
         ({"count": [0]}, "count is 0"),
         ({"count": [-3]}, "count is -3"),

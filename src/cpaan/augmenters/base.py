@@ -1,6 +1,6 @@
 """What all augmenters share: the contract, its checks, and how many examples are wanted."""
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
@@ -11,13 +11,17 @@ from torch import Tensor
 
 from cpaan.augmenters.sampling_strategy import BASE_MEAN, balancing_numbers, small_classes
 from cpaan.augmenters.targets import append_targets, read_targets
+from cpaan.data.arguments import as_whole_number
 from cpaan.data.class_names import show_names
 from cpaan.data.containers import append_features, container_of, restore_features, restore_labels
 from cpaan.data.feature_set import FeatureSet
+from cpaan.data.limits import require_arrays
 from cpaan.errors import InputError
 from cpaan.estimator import SavedEstimator, base_classes
 from cpaan.training.checks import check_count
 
+# A model may come from anywhere, and say how many examples are made of a class.
+_MOST_EXAMPLES = 10**7
 AugmenterT = TypeVar("AugmenterT", bound="BaseAugmenter")
 
 
@@ -57,7 +61,7 @@ class BaseAugmenter(SavedEstimator, BaseOverSampler):
         Number of examples that `fit_resample` made of each class that was to be filled up.
     """
 
-    _learned: ClassVar[tuple[str, ...]] = ()
+    _learned: ClassVar[Mapping[str, str]] = {}
 
     per_class: int | None
     sampling_strategy: Any = "auto"
@@ -231,10 +235,19 @@ class BaseAugmenter(SavedEstimator, BaseOverSampler):
         return {name: torch.as_tensor(np.asarray(getattr(self, name))) for name in self._learned}
 
     def _restore(self, tensors: dict[str, Tensor], config: dict[str, Any]) -> None:
+        self.classes_, self.n_features_in_ = base_classes(config), as_whole_number(config["dimension"], "dimension", 1)
+        self.average_size_ = as_whole_number(config["average_size"], "average_size", 0)
+        for name in ("average_size_", "per_class", "fill_to"):
+            number = getattr(self, name, None)
+            if isinstance(number, int) and number > _MOST_EXAMPLES:
+                raise InputError(f"{name} is {number}, more examples of a class than are ever made")
+        require_arrays(tensors, self._learned, C=len(self.classes_), D=self.n_features_in_)
         for name in self._learned:
             setattr(self, name, tensors[name].numpy())
-        self.classes_, self.n_features_in_ = base_classes(config), config["dimension"]
-        self.average_size_ = config["average_size"]
+        self._check_learned()
+
+    def _check_learned(self) -> None:
+        """Refuse parameters, or values of what was learned, that are none; what was read may come from anywhere."""
 
 
 def average_size(classes: FeatureSet) -> int:

@@ -4,6 +4,7 @@ The simplest translation between classes. E. Schwartz and others, "Delta-encoder
 for few-shot object recognition", NeurIPS 2018, learn an encoding of such differences; here they are added as they are.
 """
 
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import numpy as np
@@ -14,6 +15,7 @@ from torch import Tensor
 from cpaan.augmenters.base import BaseAugmenter
 from cpaan.data.arguments import as_whole_number
 from cpaan.data.feature_set import FeatureSet
+from cpaan.data.limits import positive_number, require_counts
 from cpaan.errors import InputError
 from cpaan.functional.linear_gaussian import class_parts
 from cpaan.functional.prototypes import prototypes
@@ -66,7 +68,13 @@ class DeviationTransfer(BaseAugmenter):
     array([ 98.,  99., 101., 102.])
     """
 
-    _learned: ClassVar[tuple[str, ...]] = ("deviations_", "kept_", "size_", "base_means_", "temperature_")
+    _learned: ClassVar[Mapping[str, str]] = {
+        "deviations_": "RD float16",
+        "kept_": "C int",
+        "size_": "float64",
+        "base_means_": "CD float64",
+        "temperature_": "float64",
+    }
 
     deviations_: NDArray[np.float16]
     kept_: NDArray[np.int64]
@@ -128,6 +136,12 @@ class DeviationTransfer(BaseAugmenter):
         kept = torch.as_tensor(self.kept_)
         labels = torch.arange(len(kept)).repeat_interleave(kept)
         return ClassBank.from_examples(torch.as_tensor(self.deviations_), labels, len(kept))
+
+    def _check_learned(self) -> None:
+        self._check_parameters()
+        require_counts(self.kept_, len(self.deviations_), "kept_")
+        positive_number(float(self.size_), "size_")
+        positive_number(float(self.temperature_), "temperature_")
 
     def _check_parameters(self) -> None:
         as_whole_number(self.reservoir, "reservoir", minimum=1)

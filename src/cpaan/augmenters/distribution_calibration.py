@@ -4,6 +4,7 @@ S. Yang, L. Liu, M. Xu, "Free Lunch for Few-shot Learning: Distribution Calibrat
 """
 
 import math
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import numpy as np
@@ -14,6 +15,7 @@ from torch import Tensor
 from cpaan.augmenters.base import BaseAugmenter
 from cpaan.data.arguments import as_whole_number
 from cpaan.data.feature_set import FeatureSet
+from cpaan.data.limits import positive_number, require_counts
 from cpaan.errors import InputError
 from cpaan.functional.distances import squared_distances
 from cpaan.functional.linear_gaussian import class_parts
@@ -85,15 +87,15 @@ class DistributionCalibration(BaseAugmenter):
     array([[9., 4.]])
     """
 
-    _learned: ClassVar[tuple[str, ...]] = (
-        "power_",
-        "clip_",
-        "alpha_",
-        "base_means_",
-        "factors_",
-        "ranks_",
-        "factor_size_",
-    )
+    _learned: ClassVar[Mapping[str, str]] = {
+        "power_": "float64",
+        "clip_": "bool",
+        "alpha_": "float64",
+        "base_means_": "CD float64",
+        "factors_": "RD float16",
+        "ranks_": "C int",
+        "factor_size_": "float64",
+    }
 
     power_: NDArray[np.float64]
     clip_: NDArray[np.bool_]
@@ -176,6 +178,13 @@ class DistributionCalibration(BaseAugmenter):
         columns = 1 if self.alpha_place == "everywhere" else drawn.shape[1]
         drawn += math.sqrt(self.alpha_) / size * torch.randn((len(drawn), columns), generator=generator)
         return drawn.to(dtype).mul_(size)
+
+    def _check_learned(self) -> None:
+        self._check_parameters()
+        require_counts(self.ranks_, len(self.factors_), "ranks_")
+        positive_number(float(self.power_), "power_")
+        positive_number(float(self.factor_size_), "factor_size_")
+        positive_number(float(self.alpha_), "alpha_", or_zero=True)
 
     def _check_parameters(self) -> None:
         as_whole_number(self.neighbors, "neighbors", minimum=1)

@@ -5,6 +5,7 @@ estimated on base classes, in the spirit of C. Stein, "Inadmissibility of the us
 multivariate normal distribution", Berkeley Symposium, 1956.
 """
 
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import numpy as np
@@ -78,7 +79,13 @@ class EmpiricalBayes(BaseAugmenter):
     array([4. , 0.5])
     """
 
-    _learned: ClassVar[tuple[str, ...]] = ("mean_", "axes_", "inverse_axes_", "ratios_", "within_factor_")
+    _learned: ClassVar[Mapping[str, str]] = {
+        "mean_": "D float64",
+        "axes_": "DD float64",
+        "inverse_axes_": "DD float64",
+        "ratios_": "D float64",
+        "within_factor_": "RD float64",
+    }
 
     mean_: NDArray[np.float64]
     axes_: NDArray[np.float64]
@@ -131,6 +138,9 @@ class EmpiricalBayes(BaseAugmenter):
         axes, size = to_unit(torch.as_tensor(self.axes_), torch.float32)
         noise = torch.randn(variances.shape, generator=generator) * variances.sqrt().float()
         return (noise @ axes.T).to(dtype).mul_(size)
+
+    def _check_learned(self) -> None:
+        self._check_parameters()
 
     def _check_parameters(self) -> None:
         if not isinstance(self.ridge, (int, float)) or isinstance(self.ridge, bool) or not 0 <= self.ridge < np.inf:

@@ -18,10 +18,12 @@ from torch import Tensor
 from cpaan.augmenters.base import BaseAugmenter
 from cpaan.classifiers.linear import LinearClassifier
 from cpaan.data.feature_set import FeatureSet
+from cpaan.data.limits import positive_number, require_arrays
 from cpaan.errors import InputError
 from cpaan.functional.kmeans import Clusters, cluster_classes
 from cpaan.functional.scaling import Scaling
 from cpaan.nn.analogy import AnalogyNetwork, build_analogy_network
+from cpaan.nn.weights import load_weights
 from cpaan.sampling.analogies import mine_analogies
 from cpaan.training.checks import check_count
 from cpaan.training.device import choose_device
@@ -37,6 +39,7 @@ from cpaan.training.trainer import Progress
 # the features of a ResNet-10, which it was tuned on, varies by about this much.
 DEVIATION = 0.6
 ROWS_AT_ONCE = 16_384
+_FORMS = {"centroids": "CKD float32", "sizes": "CK int64", "origin": "D float64"}
 
 
 class FeatureHallucination(BaseAugmenter):
@@ -253,12 +256,13 @@ class FeatureHallucination(BaseAugmenter):
         super()._restore(tensors, config)
         device, prefix = choose_device(self.device), "hallucinator."
         state = {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
-        width, dimension = len(state["hidden.bias"]), config["dimension"]
-        self.hallucinator_ = AnalogyNetwork(dimension, width, state.get("floor")).to(device)
-        self.hallucinator_.load_state_dict(state)
-        self.hallucinator_.eval().requires_grad_(False)
+        require_arrays(tensors, _FORMS, C=len(self.classes_), D=self.n_features_in_)
+        width = len(state["hidden.bias"])
+        floor = torch.zeros_like(state["floor"]) if "floor" in state else None
+        network = load_weights(lambda: AnalogyNetwork(self.n_features_in_, width, floor), state)
+        self.hallucinator_ = network.to(device).eval().requires_grad_(False)
         self.centroids_, self.sizes_ = tensors["centroids"].to(device), tensors["sizes"].to(device)
-        self.scaling_ = Scaling(tensors["origin"], config["scale"])
+        self.scaling_ = Scaling(tensors["origin"], positive_number(config["scale"], "scale"))
         self.rectified_, self.n_analogies_, self.history_ = (
             config[name] for name in ("rectified", "analogies", "history")
         )

@@ -18,6 +18,7 @@ from cpaan.classifiers.network import at_rest
 from cpaan.classifiers.prototype_matching import PrototypeMatchingNetwork
 from cpaan.classifiers.prototypical import PrototypicalNetwork
 from cpaan.data.feature_set import FeatureSet
+from cpaan.data.limits import require_arrays
 from cpaan.errors import InputError
 from cpaan.functional.standardization import fit_standardization
 from cpaan.nn.hallucinator import Hallucinator
@@ -34,6 +35,7 @@ CLASSIFIERS: dict[str, type[EpisodicClassifier]] = {
 # NOTE[paper]: how many examples are made in a task, and the size of the noise at the start, are not given there.
 NOISE = 0.1  # ε of the hallucinator at the start: noise that examples can be seen through
 ROWS_AT_ONCE = 16_384
+_FORMS = {"first.weight": "WW float32", "second.weight": "WW float32", "third.weight": "DW float32"}
 
 
 class FeatureImagination(BaseAugmenter):
@@ -217,6 +219,8 @@ class FeatureImagination(BaseAugmenter):
     def _restore(self, tensors: dict[str, Tensor], config: dict[str, Any]) -> None:
         super()._restore(tensors, config)
         own, others = _part(tensors, "hallucinator."), _part(tensors, "classifier.")
+        # Before there is a network, which would take memory for weights that are not in the file.
+        require_arrays(own, _FORMS, D=self.n_features_in_, W=2 * self.n_features_in_)
         hallucinator = Hallucinator(self.n_features_in_, noise=NOISE, floor=own.get("floor"))
         hallucinator.load_state_dict(own)
         self.hallucinator_ = at_rest(hallucinator)

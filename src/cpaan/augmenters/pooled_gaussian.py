@@ -4,6 +4,7 @@ The shared covariance of linear discriminant analysis: R. A. Fisher, "The use of
 problems", Annals of Eugenics, 1936.
 """
 
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import numpy as np
@@ -52,7 +53,7 @@ class PooledGaussian(BaseAugmenter):
     (array([7., 7., 7.]), array(['c', 'c', 'c'], dtype='<U1'))
     """
 
-    _learned: ClassVar[tuple[str, ...]] = ("factor_",)
+    _learned: ClassVar[Mapping[str, str]] = {"factor_": "RD float64"}
 
     factor_: NDArray[np.float64]
 

@@ -8,18 +8,35 @@ from torch import Tensor
 
 from cpaan.augmenters.model import Model
 from cpaan.augmenters.summary import BaseSummary
+from cpaan.data.limits import positive_number, require_arrays, require_counts
 from cpaan.data.model_folder import decode_name
 from cpaan.errors import InputError
 from cpaan.functional.class_center import CenterConstants, CenterModel
 from cpaan.functional.linear_gaussian import LinearGaussian
 from cpaan.functional.scaling import Scaling
 from cpaan.nn.networks import Architecture, Networks
+from cpaan.nn.weights import load_weights
 from cpaan.sampling.bank import ClassBank
 from cpaan.training.recipe import Recipe
+from cpaan.training.variant import find_variant
 
 # What models that were saved before there was a choice were trained with.
 _BEFORE = {"anchor": "shots", "search_rounds": 1, "adversarial_weight": 1.0, "spread": 1.0}
 _GAUSSIAN = ("mean", "axes", "inverse_axes", "ratios")
+_BASE_FORMS = {
+    "base.counts": "C int64",
+    "base.prototypes": "CD float32",
+    "base.factors": "CRD float16",
+    "base.tails": "C float32",
+    "base.origin": "D float64",
+}
+_CENTER_FORMS = {
+    "center.mean": "D float64",
+    "center.axes": "DD float64",
+    "center.inverse_axes": "DD float64",
+    "center.ratios": "D float64",
+    "center.base_means": "CD float64",
+}
 _CENTER_NUMBERS = ("example_length", "center_length", "within_deviation", "temperature")
 
 
@@ -68,40 +85,39 @@ def restore_model(tensors: dict[str, Tensor], config: dict[str, Any]) -> Model:
     """
     try:
         return _restored(tensors, config)
-    except (KeyError, TypeError, ValueError, RuntimeError, AttributeError) as error:
-        first = str(error).splitlines()[0]
+    except Exception as error:  # a configuration may come from anywhere and hold anything
+        first = f"{error}".partition("\n")[0]
         raise InputError(
             f"the model is damaged: its configuration and its tensors do not fit one another ({first})"
         ) from error
 
 
 def _restored(tensors: dict[str, Tensor], config: dict[str, Any]) -> Model:
-    networks = _networks(tensors, Architecture(**config["architecture"]))
+    classes = tuple(decode_name(name) for name in config["classes"])
+    architecture = Architecture(**config["architecture"])
+    for name in ("gain", "negative_slope"):
+        positive_number(getattr(architecture, name), name, or_zero=True)
+    sizes = {"C": len(classes), "D": architecture.dimension}
+    require_arrays(tensors, _BASE_FORMS, **sizes)
+    networks = load_weights(lambda: Networks(architecture), _part(tensors, "networks."))
     base = BaseSummary(
-        classes=tuple(decode_name(name) for name in config["classes"]),
+        classes=classes,
         counts=tensors["base.counts"],
         prototypes=tensors["base.prototypes"],
         factors=tensors["base.factors"],
         tails=tensors["base.tails"],
-        reservoir=_reservoir(tensors),
-        scaling=Scaling(tensors["base.origin"], config["scale"]),
+        reservoir=_reservoir(tensors, sizes),
+        scaling=Scaling(tensors["base.origin"], positive_number(config["scale"], "scale")),
     )
     recipe = Recipe(**{**_BEFORE, **config["numbers"]})
     networks.eval().requires_grad_(False)
-    return Model(networks, base, recipe, config["variant"], config["temperature"], _center(tensors, config))
+    find_variant(config["variant"])
+    temperature = positive_number(config["temperature"], "temperature")
+    return Model(networks, base, recipe, config["variant"], temperature, _center(tensors, config, sizes))
 
 
-def _networks(tensors: dict[str, Tensor], architecture: Architecture) -> Networks:
-    prefix = "networks."
-    weights = {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
-    # Without memory at first: a configuration may come from anywhere and ask for networks of any size.
-    with torch.device("meta"):
-        expected = {name: value.shape for name, value in Networks(architecture).state_dict().items()}
-    if expected != {name: value.shape for name, value in weights.items()}:
-        raise ValueError("networks of other sizes")
-    networks = Networks(architecture)
-    networks.load_state_dict(weights)
-    return networks
+def _part(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
 
 
 def restore_gain(saved: dict[str, Any] | None) -> dict[str, Any] | None:
@@ -116,24 +132,31 @@ def _center_numbers(center: CenterModel) -> dict[str, Any]:
     return {**{name: getattr(center, name) for name in _CENTER_NUMBERS}, "constants": asdict(center.constants)}
 
 
-def _center(tensors: dict[str, Tensor], config: dict[str, Any]) -> CenterModel | None:
+def _center(tensors: dict[str, Tensor], config: dict[str, Any], sizes: dict[str, int]) -> CenterModel | None:
     numbers = config.get("center")
     if numbers is None:
         return None
+    require_arrays(tensors, _CENTER_FORMS, **sizes)
     constants: dict[str, Any] = {
-        name: tuple(v) if isinstance(v, list) else v for name, v in numbers["constants"].items()
+        name: tuple(positive_number(each, name, or_zero=True) for each in v) if isinstance(v, list) else v
+        for name, v in numbers["constants"].items()
     }
+    positive_number(constants["ridge"], "ridge", or_zero=True)
+    if len({len(constants[name]) for name in ("shots", "lengths", "posterior_lengths")}) > 1:
+        raise ValueError("constants of the centre are not as many as shots")
     return CenterModel(
         gaussian=LinearGaussian(*(tensors[f"center.{name}"] for name in _GAUSSIAN)),
         base_means=tensors["center.base_means"],
         constants=CenterConstants(**constants),
-        **{name: numbers[name] for name in _CENTER_NUMBERS},
+        **{name: positive_number(numbers[name], name, or_zero=True) for name in _CENTER_NUMBERS},
     )
 
 
-def _reservoir(tensors: dict[str, Tensor]) -> ClassBank | None:
+def _reservoir(tensors: dict[str, Tensor], sizes: dict[str, int]) -> ClassBank | None:
     if "reservoir.deviations" not in tensors:
         return None
+    require_arrays(tensors, {"reservoir.deviations": "ND float16", "reservoir.counts": "C int64"}, **sizes)
     counts = tensors["reservoir.counts"]
+    require_counts(counts, len(tensors["reservoir.deviations"]), "reservoir.counts")
     labels = torch.arange(len(counts)).repeat_interleave(counts)
     return ClassBank.from_examples(tensors["reservoir.deviations"], labels, len(counts))

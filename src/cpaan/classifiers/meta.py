@@ -8,6 +8,7 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from cpaan.classifiers.base import FloatArray, IntegerArray, ScoreClassifier
+from cpaan.data.arguments import as_whole_number
 from cpaan.data.feature_set import FeatureSet
 from cpaan.errors import InputError
 from cpaan.estimator import SavedEstimator, base_classes
@@ -115,7 +116,8 @@ class MetaClassifier(ScoreClassifier, SavedEstimator):
         return {"dimension": self.meta_dimension_}
 
     def _restore(self, tensors: dict[str, Tensor], config: dict[str, Any]) -> None:
-        self.base_classes_, self.meta_dimension_ = base_classes(config), config["dimension"]
+        self.base_classes_ = base_classes(config)
+        self.meta_dimension_ = as_whole_number(config["dimension"], "dimension", 1)
         self.meta_fitted_ = True
 
     def _score(self, X: FloatArray) -> FloatArray:

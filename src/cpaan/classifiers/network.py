@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -11,10 +12,12 @@ from torch import Tensor, nn
 
 from cpaan.classifiers.meta import MetaClassifier
 from cpaan.data.feature_set import FeatureSet
+from cpaan.data.limits import positive_number, require_arrays
 from cpaan.errors import InputError
 from cpaan.functional.scaling import Scaling
 from cpaan.functional.standardization import fit_standardization
 from cpaan.nn.initial_weights import initial_weights
+from cpaan.nn.weights import load_weights
 from cpaan.sampling.bank import ClassBank
 from cpaan.training.device import choose_device
 from cpaan.training.history import History
@@ -103,11 +106,12 @@ class NetworkClassifier(MetaClassifier):
 
     def _restore(self, tensors: dict[str, Tensor], config: dict[str, Any]) -> None:
         super()._restore(tensors, config)
-        network = self._built(self.meta_dimension_, len(self.base_classes_), seed=0)
         head = "network."
-        network.load_state_dict({name[len(head) :]: value for name, value in tensors.items() if name.startswith(head)})
-        self.network_ = at_rest(network)
-        self.scaling_ = Scaling(tensors["origin"], float(tensors["factor"]))
+        weights = {name[len(head) :]: value for name, value in tensors.items() if name.startswith(head)}
+        build = partial(self._built, self.meta_dimension_, len(self.base_classes_), seed=0)
+        self.network_ = at_rest(load_weights(build, weights))
+        require_arrays(tensors, {"origin": "D float64", "factor": "float64"}, D=self.meta_dimension_)
+        self.scaling_ = Scaling(tensors["origin"], positive_number(float(tensors["factor"]), "factor"))
         self.history_ = config["history"]
 
 

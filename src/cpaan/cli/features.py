@@ -27,8 +27,9 @@ def extract(
     backbone: Annotated[
         str,
         typer.Option(
-            help="Folder of a backbone, or package.module:function, whose code is run: a function that gives a torch "
-            "module, a pair (module, transform), or an object with encode(images)."
+            help="Folder of a backbone, of which nothing is run; or package.module:function, which RUNS THAT CODE, so "
+            "name only what you trust: a function that gives a torch module, a pair (module, transform), or an object "
+            "with encode(images)."
         ),
     ],
     output: Annotated[Path, typer.Option("--output", "-o", help="File for the features (.npz or .h5).")],

@@ -5,7 +5,6 @@ array at some place of the archive. Archives may come from anywhere, so every si
 held against the length of the file before it is used; checksums are not computed.
 """
 
-import math
 import struct
 import zipfile
 from pathlib import Path
@@ -14,13 +13,11 @@ from typing import Any, BinaryIO
 import numpy as np
 import numpy.typing as npt
 
+from cpaan.data.array_file import is_stored, read_header
+from cpaan.data.limits import reading
+
 _LOCAL_HEADER = struct.Struct("<4s22xHH")
 _MAGIC = b"PK\x03\x04"
-_ENCRYPTED = 1
-_HEADER_READERS = {
-    (1, 0): np.lib.format.read_array_header_1_0,
-    (2, 0): np.lib.format.read_array_header_2_0,
-}
 
 
 def map_member(path: Path, name: str, smallest: int) -> npt.NDArray[Any] | None:
@@ -42,7 +39,7 @@ def map_member(path: Path, name: str, smallest: int) -> npt.NDArray[Any] | None:
 
     Raises
     ------
-    zipfile.BadZipFile, ValueError
+    InputError
         Where the archive contradicts itself.
 
     Examples
@@ -55,26 +52,16 @@ def map_member(path: Path, name: str, smallest: int) -> npt.NDArray[Any] | None:
     [[1. 0.]
      [0. 1.]]
     """
-    with path.open("rb") as file, zipfile.ZipFile(file) as archive:
+    with reading(path), path.open("rb") as file, zipfile.ZipFile(file) as archive:
         member = archive.NameToInfo.get(f"{name}.npy")
-        if member is None or member.file_size < smallest:
-            return None
-        if member.compress_type != zipfile.ZIP_STORED or member.flag_bits & _ENCRYPTED:
+        if member is None or member.file_size < smallest or not is_stored(member):
             return None
         begin = _begin(file, member)
-        end = begin + member.file_size
         file.seek(begin)
-        reader = _HEADER_READERS.get(np.lib.format.read_magic(file))
-        if reader is None:
-            return None
-        shape, fortran_order, dtype = reader(file)
+        shape, fortran_order, dtype = read_header(file, member.file_size, path, name)
         if dtype.kind != "f" or fortran_order or not all(shape):
             return None
-        offset = file.tell()
-        # With Python's integers, which do not overflow, whatever shape the header claims.
-        if offset + math.prod(shape) * dtype.itemsize != end:
-            raise zipfile.BadZipFile(f"{name} has another size than its shape {shape} takes")
-        return np.memmap(file, dtype=dtype, mode="r", offset=offset, shape=shape)
+        return np.memmap(file, dtype=dtype, mode="r", offset=file.tell(), shape=shape)
 
 
 def _begin(file: BinaryIO, member: zipfile.ZipInfo) -> int:

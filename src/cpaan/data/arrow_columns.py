@@ -66,8 +66,12 @@ def label_values(column: Any, name: str = "label") -> list[Any]:
         raise InputError(f"column {name} holds {kind}; class names must be text or numbers")
     if column.null_count:
         raise InputError(f"column {name} is missing (null) in {column.null_count} rows; remove or label them")
-    values: list[Any] = column.to_pylist()
-    return values
+    if not types.is_dictionary(column.type):
+        values: list[Any] = column.to_pylist()
+        return values
+    # Each name once, however often it occurs.
+    parts = ((chunk.dictionary.to_pylist(), chunk.indices.to_pylist()) for chunk in column.chunks)
+    return [names[index] for names, indices in parts for index in indices]
 
 
 def _matrix_of_lists(column: Any, name: str) -> FeatureArray:

@@ -13,6 +13,7 @@ import os
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 from functools import cached_property, partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -22,7 +23,8 @@ from cpaan.data.archive import read_bank, read_table
 from cpaan.data.class_names import IndexArray, raise_unknown, show_names
 from cpaan.data.feature_set import FeatureSet
 from cpaan.data.hdf5 import Hdf5Features, is_hdf5
-from cpaan.data.setup import Setup, read_json, read_setup
+from cpaan.data.limits import read_json
+from cpaan.data.setup import Setup, read_setup
 from cpaan.data.shots import ShotSource
 from cpaan.errors import InputError
 
@@ -30,7 +32,7 @@ _PathLike: TypeAlias = str | os.PathLike[str]
 # Both have `classes`, `labels`, `dimension` and `select`; a set is in memory, a file is not.
 _Examples: TypeAlias = FeatureSet | Hdf5Features
 
-_MATRIX = 2
+_MOST_ROWS = 2**62
 _HASHED_PER_CLASS = 20
 _FINGERPRINT_DIGITS = 16
 
@@ -286,15 +288,14 @@ def _split_rows(path: _PathLike, novel: tuple[Any, ...], train: Hdf5Features) ->
 
 
 def _read_table(path: _PathLike) -> IndexArray:
-    try:
-        table = np.array(read_json(path))
-    except ValueError as error:
-        if isinstance(error, InputError):
-            raise
-        raise InputError(f"{path} has lines of different lengths; give the same number of rows for each") from error
-    if table.ndim != _MATRIX or table.size == 0 or table.dtype.kind != "i":
+    lines = read_json(path)
+    # Before there is an array, in which one long text would make all entries as long.
+    tables = isinstance(lines, list) and all(isinstance(line, list) for line in lines)
+    if not tables or not any(lines) or not all(type(row) is int and abs(row) < _MOST_ROWS for row in chain(*lines)):
         raise InputError(f"{path} is no split file; give a list with one list of row numbers for each class")
-    return table
+    if len(set(map(len, lines))) > 1:
+        raise InputError(f"{path} has lines of different lengths; give the same number of rows for each")
+    return np.array(lines, dtype=np.int64)
 
 
 def _spread(n: int) -> IndexArray:

@@ -1,6 +1,5 @@
 """The content of a feature file of whatever format: labelled rows, and which of them are held out for testing."""
 
-import os
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,10 +10,8 @@ from cpaan.data.containers import FeatureArray, require_finite
 from cpaan.data.feature_set import FeatureSet
 from cpaan.errors import InputError
 
+LONGEST_NAME = 1000
 _WRITABLE_NAMES = (str, int, float, bool)
-# No format packs features tighter than deflate packs zeros; a file that claims more would exhaust the memory.
-_LARGEST_RATIO = 1100
-_ALWAYS_PLAUSIBLE = 2**26
 
 
 class FeatureTable(NamedTuple):
@@ -39,10 +36,18 @@ def make_table(path: Path, features: Any, labels: Any, classes: Any = None, is_t
         features.flags.writeable = False
     try:
         rows = FeatureSet(features, labels, classes)
+        _require_short_names(rows)
     except InputError as error:
         raise InputError(f"{path}: {error}") from error
     mask = None if is_test is None else as_mask(np.asarray(is_test), len(rows), f"is_test in {path}")
     return FeatureTable(rows, mask)
+
+
+def _require_short_names(rows: FeatureSet) -> None:
+    longest = max((len(name) for name in rows.classes if isinstance(name, str | bytes)), default=0)
+    # An array of names gives each of them the room of the longest.
+    if longest > LONGEST_NAME:
+        raise InputError(f"a class name has {longest} characters; the most is {LONGEST_NAME}")
 
 
 def as_mask(mask: npt.NDArray[Any], length: int, name: str) -> npt.NDArray[np.bool_]:
@@ -102,39 +107,3 @@ def class_array(feature_set: FeatureSet) -> npt.NDArray[Any]:
         if array.dtype == object or type(stored) is not type(name) or stored != name:
             raise InputError(f"class name {name!r} cannot be kept in a file as it is; {cure}")
     return array
-
-
-def require_file(path: Path, ending: str) -> None:
-    """Refuse a path where there is no file.
-
-    >>> require_file(Path("missing.npz"), ".npz")
-    Traceback (most recent call last):
-    ...
-    cpaan.errors.InputError: there is no file missing.npz
-    """
-    if os.path.isdir(path):
-        raise InputError(f"{path} is a folder; give the path of a feature file ({ending})")
-    if not os.path.exists(path):
-        raise InputError(f"there is no file {path}")
-
-
-def require_plausible(path: Path, claimed: int) -> None:
-    """Refuse a file that claims to hold more than its length can, before memory is taken for it.
-
-    Parameters
-    ----------
-    path : path
-        The file.
-    claimed : int
-        Bytes that what it says it holds would take in memory.
-
-    Raises
-    ------
-    InputError
-        Where that is more than any format could unpack from a file of this length.
-    """
-    length = os.path.getsize(path)
-    if claimed > max(_ALWAYS_PLAUSIBLE, _LARGEST_RATIO * length):
-        raise InputError(
-            f"{path} is damaged or made to do harm: it claims to hold {claimed / 2**20:.0f} MiB in {length} bytes"
-        )

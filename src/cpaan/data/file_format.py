@@ -37,14 +37,19 @@ def format_of(path: str | os.PathLike[str]) -> Format:
     ('hdf5', 'npz')
     """
     try:
-        with Path(path).open("rb") as file:
-            begin = file.read(_LONGEST)
+        # Of a pipe nothing is read: it might never give anything.
+        begin = _begin(Path(path)) if Path(path).is_file() else b""
     except (OSError, ValueError):
         begin = b""
     for magic, found in _MAGIC.items():
         if begin.startswith(magic):
             return found
     return format_by_ending(path)
+
+
+def _begin(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return file.read(_LONGEST)
 
 
 def format_by_ending(path: str | os.PathLike[str]) -> Format:

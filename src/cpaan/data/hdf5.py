@@ -21,12 +21,14 @@ from cpaan.data.atomic import replacing
 from cpaan.data.class_names import IndexArray, as_classes, raise_unknown
 from cpaan.data.containers import FeatureArray, as_features, describe_rows, require_finite
 from cpaan.data.feature_set import FeatureSet
-from cpaan.data.feature_table import require_file, require_plausible
 from cpaan.data.file_format import format_of
+from cpaan.data.hdf5_limits import require_harmless
+from cpaan.data.limits import reading, require_file, require_plausible
 from cpaan.errors import InputError
 
 _MATRIX = 2
-_DAMAGE = (OSError, KeyError, ValueError, RuntimeError, TypeError)
+_WRONG = "is no HDF5 file, or it is damaged or may not be read"
+_MOST_CLASS_INDEX = 2**31
 _CHUNK_CACHE_BYTES = 2**23
 _BLOCK_BYTES = 2**23
 _LARGEST_BLOCK_BYTES = 2**26
@@ -198,7 +200,7 @@ class Hdf5Features:
         with _opened(self.path) as file:
             features, labels, count = (_dataset(file, name, self.path) for name in ("all_feats", "all_labels", "count"))
             _require_shapes(features, labels, self.path)
-            used = _as_count(count[()], len(features), self.path)
+            used = _as_count(count, len(features), self.path)
             dimension = int(features.shape[1])
             row_bytes = dimension * features.dtype.itemsize
             require_plausible(self.path, used * (row_bytes + labels.dtype.itemsize))
@@ -280,13 +282,8 @@ def is_hdf5(path: str | os.PathLike[str]) -> bool:
 def _opened(path: Path) -> Iterator[Any]:
     require_file(path, ".hdf5")
     h5py = import_module("h5py")
-    try:
-        with h5py.File(path, "r", rdcc_nbytes=_CHUNK_CACHE_BYTES) as file:
-            yield file
-    except InputError:
-        raise
-    except _DAMAGE as error:
-        raise InputError(f"{path} is no HDF5 file, or it is damaged or may not be read: {error}") from error
+    with reading(path, _WRONG), h5py.File(path, "r", rdcc_nbytes=_CHUNK_CACHE_BYTES) as file:
+        yield file
 
 
 def _dataset(file: Any, name: str, path: Path) -> Any:
@@ -294,6 +291,7 @@ def _dataset(file: Any, name: str, path: Path) -> Any:
     if name not in file or not hasattr(file[name], "shape"):
         found = ", ".join(file) or "none"
         raise InputError(f"{path} has no dataset called {name}; found in it: {found}")
+    require_harmless(file[name], name, path)
     return file[name]
 
 
@@ -308,18 +306,19 @@ def _require_shapes(features: Any, labels: Any, path: Path) -> None:
 
 
 def _as_count(count: Any, rows: int, path: Path) -> int:
-    values = np.asarray(count).ravel()
-    if len(values) != 1 or values.dtype.kind not in "iuf" or not 1 <= values[0] <= rows or values[0] % 1:
-        shown = values[0] if len(values) == 1 else f"{len(values)} numbers"
+    if count.size != 1:  # it might claim to be any number of them, and is not read
+        raise InputError(f"{path}: count is {count.size or 0} numbers; it must be one, the rows in use")
+    value = np.asarray(count[()]).item()
+    if not 1 <= value <= rows or value % 1:
         raise InputError(
-            f"{path}: count is {shown}; it must be one whole number from 1 to {rows}, the rows of all_feats"
+            f"{path}: count is {value}; it must be one whole number from 1 to {rows}, the rows of all_feats"
         )
-    return int(values[0])
+    return int(value)
 
 
 def _as_class_indices(labels: npt.NDArray[Any], path: Path) -> IndexArray:
     whole = labels.dtype.kind in "iu" or (labels.dtype.kind == "f" and bool((np.floor(labels) == labels).all()))
-    if not whole or labels.min() < 0:
+    if not whole or labels.min() < 0 or labels.max() > _MOST_CLASS_INDEX:
         raise InputError(f"{path}: all_labels is {labels.dtype} and not all class indices; give whole numbers from 0")
     indices: IndexArray = labels.astype(np.int64)
     indices.flags.writeable = False

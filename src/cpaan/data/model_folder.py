@@ -6,12 +6,14 @@ without loading torch.
 
 import hashlib
 import json
+import math
 import os
 from collections.abc import Hashable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cpaan.data.atomic import replacing, write_atomically
+from cpaan.data.limits import read_json, reading, require_file
 from cpaan.errors import InputError
 
 if TYPE_CHECKING:
@@ -45,8 +47,10 @@ def decode_name(name: Any) -> Hashable:
     >>> decode_name({"tuple": ["a", 1]})
     ('a', 1)
     """
-    if isinstance(name, dict):
+    if isinstance(name, dict) and name.keys() == {"tuple"} and isinstance(name["tuple"], list):
         return tuple(decode_name(part) for part in name["tuple"])
+    if isinstance(name, dict | list) or (isinstance(name, float) and math.isnan(name)):
+        raise InputError(f"{name!r:.100} is no class name")
     result: Hashable = name
     return result
 
@@ -81,17 +85,21 @@ def read_model(folder: str | os.PathLike[str], kind: str) -> "tuple[dict[str, Te
     folder = Path(folder)
     config = read_config(folder)
     if config["kind"] != kind:
-        raise InputError(f"{folder} holds a {config['kind']}, not a {kind}")
-    try:
-        checksum = _checksum(folder / TENSORS)
-    except OSError as error:
-        raise InputError(f"{folder} has no readable {TENSORS}: {error.strerror or error}") from error
-    if checksum != config["sha256"]:
-        raise InputError(
-            f"{folder / TENSORS} is truncated or damaged: it does not match the checksum in {CONFIG}; copy the "
-            "model again or train it anew"
-        )
-    return load_file(folder / TENSORS), config
+        raise InputError(f"{folder} holds a {config['kind']:.100}, not a {kind}")
+    if not (folder / TENSORS).is_file():
+        raise InputError(f"{folder} has no readable {TENSORS}")
+    with reading(folder / TENSORS):
+        if _checksum(folder / TENSORS) != config["sha256"]:
+            raise InputError(
+                f"{folder / TENSORS} is truncated or damaged: it does not match the checksum in {CONFIG}; copy the "
+                "model again or train it anew"
+            )
+        # The library holds every place and size of the header against the length of the file.
+        tensors: dict[str, Tensor] = load_file(folder / TENSORS)
+        wrong = [name for name, value in tensors.items() if value.is_floating_point() and not value.isfinite().all()]
+        if wrong:
+            raise InputError(f"{folder / TENSORS}: {wrong[0]} is NaN or infinite; train the model anew")
+    return tensors, config
 
 
 def read_config(folder: Path) -> dict[str, Any]:
@@ -99,30 +107,27 @@ def read_config(folder: Path) -> dict[str, Any]:
     if not folder.is_dir():
         what = "is a file" if folder.exists() else "does not exist"
         raise InputError(f"{folder} {what}; a model is a folder with {TENSORS} and {CONFIG}")
-    try:
-        config = json.loads((folder / CONFIG).read_bytes())
-    except OSError as error:
-        raise InputError(f"{folder} is not a model: it has no readable {CONFIG}") from error
-    except ValueError as error:
-        raise InputError(f"{folder / CONFIG} is truncated or damaged: {error}") from error
+    if not (folder / CONFIG).is_file():
+        raise InputError(f"{folder} is not a model: it has no readable {CONFIG}")
+    config = read_json(folder / CONFIG)
     if not isinstance(config, dict) or config.get("format") != FORMAT:
         raise InputError(f"{folder / CONFIG} is of another kind: it does not describe a {FORMAT}")
-    if config["format_version"] != FORMAT_VERSION:
-        raise InputError(
-            f"{folder} has format version {config['format_version']}, and this cpaan reads {FORMAT_VERSION}"
-        )
+    if config.get("format_version") != FORMAT_VERSION:
+        found = f"{config.get('format_version')!r:.20}"
+        raise InputError(f"{folder} has format version {found}, and this cpaan reads {FORMAT_VERSION}")
+    for name in ("kind", "sha256"):
+        if not isinstance(config.get(name), str):
+            raise InputError(f"{folder / CONFIG} is damaged: it has no {name}")
     return config
 
 
 def read_shapes(path: Path) -> dict[str, tuple[int, ...]]:
     """Read the names and shapes of a model's tensors, and none of their values."""
-    from safetensors import SafetensorError, safe_open
+    from safetensors import safe_open
 
-    try:
-        with safe_open(path, framework="numpy") as file:
-            return {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
-    except (OSError, SafetensorError) as error:
-        raise InputError(f"{path} is missing, truncated or damaged: {error}") from error
+    require_file(path)
+    with reading(path, "is truncated or damaged"), safe_open(path, framework="numpy") as file:
+        return {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
 
 
 def _checksum(path: Path) -> str:

@@ -6,9 +6,7 @@ held out for testing, `is_test` (n, bool). Files with `X` and `y` instead, or wi
 are read as they are needed; the file must then stay as it is.
 """
 
-import tokenize
 import zipfile
-import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,18 +15,16 @@ import numpy as np
 import numpy.typing as npt
 
 from cpaan.data.archive_map import map_member
+from cpaan.data.array_file import read_archive
 from cpaan.data.atomic import replacing
 from cpaan.data.feature_set import FeatureSet
-from cpaan.data.feature_table import FeatureTable, class_array, make_table, require_file, require_plausible
+from cpaan.data.feature_table import FeatureTable, class_array, make_table
+from cpaan.data.limits import require_file
 from cpaan.errors import InputError
 
 _SMALLEST_MAPPED = 2**28
 _MAGIC = b"PK\x03\x04"
 _NAMES = ("features", "X", "labels", "y", "classes", "is_test")
-_DAMAGE = (
-    *(zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError, NotImplementedError, RuntimeError, MemoryError),
-    *(SyntaxError, tokenize.TokenError),  # NumPy parses an array's header as a literal of Python
-)
 
 
 def read_npz(path: Path) -> FeatureTable:
@@ -74,19 +70,9 @@ def write_npz(path: Path, feature_set: FeatureSet, is_test: npt.NDArray[np.bool_
 def _read_arrays(path: Path) -> dict[str, npt.NDArray[Any]]:
     """Read the arrays that are known here; others may lie beside them."""
     _require_archive(path)
-    try:
-        _require_sizes(path)
-        with np.load(path, allow_pickle=False) as archive:
-            return {name: _read_array(archive, name, path) for name in _NAMES if name in archive.files}
-    except InputError:
-        raise
-    except _DAMAGE as error:
-        if "Object arrays" in str(error):
-            raise InputError(
-                f"{path} holds an array of Python objects, which is a pickle and could run code when it is "
-                "read; write it again with class names as an array of str or int"
-            ) from error
-        raise InputError(f"{path} is damaged: {error}") from error
+    mapped = {name: map_member(path, name, _SMALLEST_MAPPED) for name in ("features", "X")}
+    found = {name: array for name, array in mapped.items() if array is not None}
+    return {**found, **read_archive(path, [name for name in _NAMES if name not in found])}
 
 
 def _either(arrays: Mapping[str, npt.NDArray[Any]], names: tuple[str, str], path: Path) -> npt.NDArray[Any]:
@@ -96,30 +82,6 @@ def _either(arrays: Mapping[str, npt.NDArray[Any]], names: tuple[str, str], path
             return arrays[name]
     found = ", ".join(arrays) or "none that is known"
     raise InputError(f"{path} has no array called {names[0]}; arrays in it: {found}")
-
-
-def _read_array(archive: Mapping[str, npt.NDArray[Any]], name: str, path: Path) -> npt.NDArray[Any]:
-    mapped = map_member(path, name, _SMALLEST_MAPPED) if name in ("features", "X") else None
-    return archive[name] if mapped is None else mapped
-
-
-def _require_sizes(path: Path) -> None:
-    """Hold what the headers of arrays claim against the length of the file, because NumPy believes them."""
-    with zipfile.ZipFile(path) as archive:
-        for member in (archive.NameToInfo.get(f"{name}.npy") for name in _NAMES):
-            if member is None:
-                continue
-            require_plausible(path, member.file_size)
-            with archive.open(member) as file:
-                version = np.lib.format.read_magic(file)
-                read_header = np.lib.format.read_array_header_1_0 if version == (1, 0) else None
-                shape, _, dtype = (read_header or np.lib.format.read_array_header_2_0)(file)
-                # With Python's integers, which do not overflow.
-                claimed = dtype.itemsize
-                for side in shape:
-                    claimed *= side
-                if not dtype.hasobject and claimed != member.file_size - file.tell():
-                    raise zipfile.BadZipFile(f"{member.filename} has another size than its shape {shape} takes")
 
 
 def _require_archive(path: Path) -> None:

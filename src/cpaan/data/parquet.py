@@ -16,12 +16,15 @@ import numpy.typing as npt
 from cpaan.data.arrow_columns import feature_matrix, label_values, numbered_columns
 from cpaan.data.atomic import replacing
 from cpaan.data.feature_set import FeatureSet
-from cpaan.data.feature_table import FeatureTable, class_array, make_table, require_file, require_plausible
+from cpaan.data.feature_table import FeatureTable, class_array, make_table
+from cpaan.data.limits import parse_json, reading, require_file, require_plausible
+from cpaan.data.parquet_footer import claimed_values
 from cpaan.errors import InputError
 from cpaan.extras import import_extra
 
 _PURPOSE = "a parquet file"
 _ORDER = b"cpaan.classes"
+_WRONG = "is no parquet file, or it is damaged or may not be read"
 
 
 def read_parquet(path: Path) -> FeatureTable:
@@ -32,12 +35,9 @@ def read_parquet(path: Path) -> FeatureTable:
             raise InputError(f"{path} has no column label; columns: {', '.join(names[:10]) or 'none'}")
         columns = ["features"] if "features" in names else numbered_columns(names)
         marks = ["is_test"] if "is_test" in names else []
-        _require_size(file, columns, path)
+        require_plausible(path, claimed_values(path, columns) * np.dtype(np.float64).itemsize)
         table = file.read([*columns, "label", *marks])
-        try:
-            features, labels = feature_matrix(table), label_values(table.column("label"))
-        except InputError as error:
-            raise InputError(f"{path}: {error}") from error
+        features, labels = feature_matrix(table), label_values(table.column("label"))
         is_test = table.column("is_test").to_numpy() if marks else None
         order = (file.schema_arrow.metadata or {}).get(_ORDER)
     return make_table(path, features, *_in_order(labels, order), is_test)
@@ -62,22 +62,14 @@ def write_parquet(path: Path, feature_set: FeatureSet, is_test: npt.NDArray[np.b
 @contextmanager
 def _opened(path: Path) -> Iterator[Any]:
     require_file(path, ".parquet")
-    arrow, parquet = import_extra("pyarrow", _PURPOSE), import_extra("pyarrow.parquet", _PURPOSE)
-    try:
+    parquet = import_extra("pyarrow.parquet", _PURPOSE)
+    with reading(path, _WRONG):
         with parquet.ParquetFile(path) as file:
+            columns = [file.schema.column(place).path for place in range(len(file.schema))]
+        # Names stay a list of distinct ones: written out for every row, a long one would fill the memory.
+        packed = ["label"] if "label" in columns else []
+        with parquet.ParquetFile(path, read_dictionary=packed) as file:
             yield file
-    except InputError:
-        raise
-    except (arrow.ArrowException, OSError, ValueError, TypeError, MemoryError) as error:
-        raise InputError(f"{path} is no parquet file, or it is damaged or may not be read: {error}") from error
-
-
-def _require_size(file: Any, columns: list[str], path: Path) -> None:
-    metadata, numbers = file.metadata, file.metadata.num_rows
-    for group in range(metadata.num_row_groups):
-        chunks = [metadata.row_group(group).column(column) for column in range(metadata.num_columns)]
-        numbers += sum(chunk.num_values for chunk in chunks if chunk.path_in_schema.partition(".")[0] in columns)
-    require_plausible(path, numbers * np.dtype(np.float64).itemsize)
 
 
 def _in_order(labels: list[Any], order: bytes | None) -> tuple[Any, list[Any] | None]:
@@ -85,8 +77,8 @@ def _in_order(labels: list[Any], order: bytes | None) -> tuple[Any, list[Any] | 
     try:
         known = set(labels)
         # Rows may have been taken out or added since: the names in the column are what counts.
-        classes = [name for name in json.loads(order or b"[]") if name in known]
+        classes = [name for name in parse_json(order or b"[]", "the order of classes") if name in known]
         place = {name: index for index, name in enumerate(classes)}
         return np.array([place[label] for label in labels], dtype=np.int64), classes
-    except (ValueError, KeyError, TypeError, RecursionError):
+    except (ValueError, KeyError, TypeError):
         return labels, None

@@ -7,16 +7,15 @@ Reference: B. Hariharan and R. Girshick, "Low-shot Visual Recognition by Shrinki
 ICCV 2017, arXiv:1606.02819.
 """
 
-import json
 import os
 from collections import Counter
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from cpaan.data.class_names import show_names
 from cpaan.data.containers import as_labels
+from cpaan.data.limits import read_json
 from cpaan.errors import InputError
 
 _PARTS = (1, 2)
@@ -80,6 +79,7 @@ def read_setup(path: str | os.PathLike[str], part: int | None = None) -> Setup:
     Examples
     --------
     >>> import tempfile
+    >>> from pathlib import Path
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     path = Path(folder, "setup.json")
     ...     _ = path.write_text('{"base": ["oak", "elm"], "novel": ["yew"], "note": "trees"}')
@@ -141,6 +141,7 @@ def read_image_classes(path: str | os.PathLike[str]) -> ImageClasses:
     Examples
     --------
     >>> import tempfile
+    >>> from pathlib import Path
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     path = Path(folder, "setup.json")
     ...     _ = path.write_text('{"base": ["oak"], "all_base": ["oak", "elm"], "novel": ["yew"]}')
@@ -188,46 +189,6 @@ def _require_apart(
             f"{path}: a backbone would be trained on classes that are novel: {show_names(both)}; a class can be one of "
             "the two only"
         )
-
-
-def read_json(path: str | os.PathLike[str]) -> Any:
-    """Read a JSON file.
-
-    Parameters
-    ----------
-    path : str or path
-        The file.
-
-    Returns
-    -------
-    object
-        What it holds.
-
-    Raises
-    ------
-    InputError
-        Where the file is missing or no JSON.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     _ = Path(folder, "split.json").write_text("[[3, 1]]")
-    ...     read_json(f"{folder}/split.json")
-    [[3, 1]]
-    """
-    if os.path.isdir(path):
-        raise InputError(f"{path} is a folder; give the path of a JSON file")
-    try:
-        text = Path(path).read_bytes()
-    except FileNotFoundError as error:
-        raise InputError(f"there is no file {path}") from error
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path} cannot be read: {error}") from error
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{path} is no JSON file: {error}") from error
 
 
 def _official_lists(content: Mapping[str, Any], part: int | None, path: str | os.PathLike[str]) -> dict[str, list[Any]]:

@@ -19,13 +19,15 @@ import numpy.typing as npt
 from cpaan.data.atomic import replacing
 from cpaan.data.containers import tensor_to_numpy
 from cpaan.data.feature_set import FeatureSet
-from cpaan.data.feature_table import FeatureTable, class_array, make_table, require_file
+from cpaan.data.feature_table import FeatureTable, class_array, make_table
+from cpaan.data.limits import parse_json, reading, require_file
 from cpaan.errors import InputError
 
 _MATRIX = 2
 _KINDS = {"features": ("F16", "BF16", "F32", "F64"), "labels": ("I8", "I16", "I32", "I64", "U8", "U16", "U32")}
 _MAPPED = {"F16": "<f2", "F32": "<f4", "F64": "<f8"}
 _SMALLEST_MAPPED = 2**28
+_WRONG = "is no safetensors file, or it is damaged or may not be read"
 _MARKS = ("BOOL", "U8", "I8", "I32", "I64")
 
 
@@ -72,14 +74,9 @@ def write_tensor_file(path: Path, feature_set: FeatureSet, is_test: npt.NDArray[
 def _opened(path: Path) -> Iterator[Any]:
     require_file(path, ".safetensors")
     library = import_module("safetensors")
-    try:
-        # The library holds every place and size of its header against the length of the file.
-        with library.safe_open(path, framework="numpy") as file:
-            yield file
-    except InputError:
-        raise
-    except (library.SafetensorError, OSError, ValueError, TypeError) as error:
-        raise InputError(f"{path} is no safetensors file, or it is damaged or may not be read: {error}") from error
+    # The library holds every place and size of its header against the length of the file.
+    with reading(path, _WRONG), library.safe_open(path, framework="numpy") as file:
+        yield file
 
 
 def _require_form(file: Any, path: Path, *, with_marks: bool) -> None:
@@ -120,10 +117,7 @@ def _begin(path: Path, name: str) -> int:
 def _classes(metadata: dict[str, str], path: Path) -> list[Any] | None:
     if "classes" not in metadata:
         return None
-    try:
-        classes = json.loads(metadata["classes"])
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{path}: classes in its metadata is no JSON: {error}") from error
+    classes = parse_json(metadata["classes"], f"{path}: classes in its metadata")
     if not isinstance(classes, list) or not all(isinstance(name, str | int | float) for name in classes):
         raise InputError(f"{path}: classes in its metadata is no list of names")
     return classes

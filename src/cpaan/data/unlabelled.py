@@ -6,13 +6,12 @@ from pathlib import Path
 import numpy as np
 
 from cpaan.data.archive import read_features
+from cpaan.data.array_file import MAGIC, read_array_file
 from cpaan.data.containers import FeatureArray, as_features
 from cpaan.data.file_format import format_of
 from cpaan.data.hdf5 import Hdf5Features
+from cpaan.data.limits import require_file
 from cpaan.data.npz import read_npz_features
-from cpaan.errors import InputError
-
-_ARRAY_MAGIC = b"\x93NUMPY"
 
 
 def read_rows(path: str | os.PathLike[str]) -> FeatureArray:
@@ -44,8 +43,9 @@ def read_rows(path: str | os.PathLike[str]) -> FeatureArray:
            [0., 1.]], dtype=float32)
     """
     path = Path(path)
+    require_file(path)
     if _is_array(path):
-        return as_features(_read_array(path), str(path), keep_half=True)
+        return as_features(read_array_file(path), str(path), keep_half=True)
     found = format_of(path)
     if found == "npz":
         return as_features(read_npz_features(path), str(path), keep_half=True)
@@ -58,14 +58,6 @@ def read_rows(path: str | os.PathLike[str]) -> FeatureArray:
 def _is_array(path: Path) -> bool:
     try:
         with path.open("rb") as file:
-            return file.read(len(_ARRAY_MAGIC)) == _ARRAY_MAGIC
-    except OSError:
+            return file.read(len(MAGIC)) == MAGIC
+    except (OSError, ValueError):
         return False  # whoever reads an archive says what is wrong
-
-
-def _read_array(path: Path) -> FeatureArray:
-    try:
-        array: FeatureArray = np.load(path, allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
-        raise InputError(f"{path} is damaged, or holds Python objects: {error}") from error
-    return array

@@ -5,8 +5,6 @@
 archives without pickles, of at most about a megabyte each however large the bank is.
 """
 
-import zipfile
-import zlib
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, TypeVar
@@ -14,7 +12,9 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from cpaan.data.array_file import read_archive
 from cpaan.data.atomic import replacing
+from cpaan.data.limits import plain_name, reading
 from cpaan.errors import InputError
 
 Features = NDArray[np.floating[Any]]
@@ -25,7 +25,6 @@ Part = TypeVar("Part", "RealSample", "MadeSample")
 SAMPLE = "sample"
 REAL = "real"
 _MATRIX = 2
-_DAMAGE = (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error)
 # What half precision holds with three digits.
 _HALF_RANGE = (1e-2, 6e4)
 
@@ -61,11 +60,12 @@ class RealSample:
     distances: Features
 
     def __post_init__(self) -> None:
+        _require(type(self.shots_per_class) is int and self.shots_per_class > 0, "shots_per_class")
         n, n_base, dimension = len(self.classes), len(self.base_classes), self.real.shape[-1]
         for name, labels, most in (("real", self.real_labels, n), ("shots", self.shot_labels, n)):
             _require_rows(name, getattr(self, name), labels, most, dimension)
         _require_rows("base", self.base, self.base_labels, n_base, dimension)
-        _require(len(self.real_places) == len(self.real), "real_places")
+        _require(self.real_places.shape == self.real_labels.shape, "real_places")
         _require(self.real_counts.shape == (n,), "real_counts")
         _require(self.nearest.ndim == _MATRIX and len(self.nearest) == n, "nearest")
         _require(self.distances.shape == self.nearest.shape, "distances")
@@ -113,7 +113,7 @@ def write_part(folder: Path, name: str, part: RealSample | MadeSample) -> None:
 
 def part_path(folder: Path, name: str) -> Path:
     """Say where a run keeps the real part of its sample, or that of a method."""
-    return folder / SAMPLE / f"{name}.npz"
+    return folder / SAMPLE / f"{plain_name(name, folder)}.npz"
 
 
 def read_sample(folder: Path, methods: tuple[str, ...]) -> Sample | None:
@@ -137,11 +137,10 @@ def read_sample(folder: Path, methods: tuple[str, ...]) -> Sample | None:
 
 
 def _read_part(path: Path, kind: type[Part]) -> Part:
-    try:
-        with np.load(path, allow_pickle=False) as archive:
-            return kind(**{field.name: _restored(archive[field.name]) for field in fields(kind)})
-    except _DAMAGE as error:
-        raise InputError(f"{path} is damaged ({error}); remove it: the report is then made without it") from error
+    names = [field.name for field in fields(kind)]
+    with reading(path, "is damaged; remove it, and the report is made without it"):
+        arrays = read_archive(path, names)
+        return kind(**{name: _restored(arrays[name], name) for name in names})
 
 
 def _stored(value: Any) -> NDArray[Any]:
@@ -155,14 +154,13 @@ def _stored(value: Any) -> NDArray[Any]:
     return array.astype(np.float16 if _HALF_RANGE[0] < largest < _HALF_RANGE[1] else np.float32)
 
 
-def _restored(array: NDArray[Any]) -> Any:
+def _restored(array: NDArray[Any], name: str) -> Any:
     if array.dtype.kind == "U":
+        _require(array.ndim == 1, name)
         return tuple(array.tolist())
-    if not array.ndim:
-        return array.item()
-    if array.dtype.kind != "f":
-        return array.astype(np.int64)
-    _require(bool(np.isfinite(array).all()), "features that are not finite")
+    if array.dtype.kind in "biu":
+        return array.astype(np.int64) if array.ndim else int(array)
+    _require(array.dtype.kind == "f" and array.ndim > 0 and bool(np.isfinite(array).all()), "features not finite, or")
     return array.astype(np.float32)
 
 

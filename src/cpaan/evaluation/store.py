@@ -15,11 +15,13 @@ from typing import Any
 from cpaan.data.atomic import make_folder, remove_leftovers, write_atomically
 from cpaan.data.csv_text import csv_text
 from cpaan.data.lock import LOCK, locked
+from cpaan.data.limits import MOST_JSON_BYTES, read_bytes, read_json
 from cpaan.errors import InputError
 from cpaan.evaluation.sample import SAMPLE
 
 Row = dict[str, Any]
 MODELS = "models"
+_MEASURED = ("top1", "top5", "diversity", "real_diversity")
 COLUMNS = ("method", "representation", "setting", "shots", "trial", "top1", "top5")
 
 
@@ -90,12 +92,9 @@ class RunFolder:
 
     def record(self) -> dict[str, Any] | None:
         """Give the configuration together with the versions and the origin of the data, where they are known."""
-        try:
-            found = json.loads((self.path / "config.json").read_text(encoding="utf-8"))
-        except (FileNotFoundError, NotADirectoryError):
+        if not (self.path / "config.json").exists():
             return None
-        except (OSError, ValueError) as error:
-            raise InputError(f"{self.path / 'config.json'} cannot be read: {error}") from error
+        found = read_json(self.path / "config.json")
         if not isinstance(found, dict) or not isinstance(found.get("config"), dict):
             raise InputError(f"{self.path} holds something else than a benchmark run; give another folder")
         return found
@@ -104,9 +103,18 @@ class RunFolder:
         """Read all finished rows; a line torn by a crash is as if never written."""
         if not self.results.exists():
             return []
-        lines = self.results.read_text(encoding="utf-8").splitlines()
-        rows = [row for row in map(_parsed, lines) if row is not None]
+        lines = read_bytes(self.results, MOST_JSON_BYTES).splitlines()
+        rows = [row for number, line in enumerate(lines, 1) if (row := self._parsed(line, number)) is not None]
         return sorted(rows, key=lambda row: (row["method"], row["setting"], row["shots"], row["trial"]))
+
+    def _parsed(self, line: bytes, number: int) -> Row | None:
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError):
+            return None
+        if not _is_row(row):
+            raise InputError(f"{self.results} is damaged: line {number} is no result; remove the line")
+        return dict(row)
 
     def append(self, rows: list[Row]) -> None:
         """Add the rows of a finished cell, so that they survive whatever comes."""
@@ -148,9 +156,11 @@ def _ends_with_a_line(path: Path) -> bool:
         return file.read(1) == b"\n"
 
 
-def _parsed(line: str) -> Row | None:
-    try:
-        row: Row = json.loads(line)
-    except ValueError:
-        return None
-    return row
+def _is_row(row: Any) -> bool:
+    """Tell whether this is a result: names, whole numbers, and numbers or none for all that was measured."""
+    if not isinstance(row, dict):
+        return False
+    kinds: dict[str, tuple[type, ...]] = {"method": (str,), "setting": (str,), "shots": (int,), "trial": (int,)}
+    known = all(type(row.get(name)) in kind for name, kind in kinds.items())
+    numbers = all(row.get(name) is None or type(row[name]) in (int, float) for name in _MEASURED)
+    return known and numbers and not any(isinstance(value, dict | list) for value in row.values())

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from cpaan.data.feature_set import FeatureSet
+from cpaan.data.limits import require_file
 from cpaan.data.outputs import require_writable_file
 from cpaan.errors import InputError
 from cpaan.evaluation.executors import run_in_processes
@@ -81,6 +82,8 @@ def open_study(path: Path, plan: TuningPlan | None = None, base: FeatureSet | No
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     # Windows lets not everyone make links.
     lock = journal.JournalFileOpenLock(str(path)) if os.name == "nt" else None
+    if path.exists():
+        require_file(path)
     try:
         storage = optuna.storages.JournalStorage(journal.JournalFileBackend(str(path), lock))
         study: Study = optuna.create_study(
@@ -90,7 +93,8 @@ def open_study(path: Path, plan: TuningPlan | None = None, base: FeatureSet | No
             load_if_exists=True,
             pruner=optuna.pruners.MedianPruner(n_startup_trials=STARTUP, n_warmup_steps=0),
         )
-    except (ValueError, KeyError, TypeError) as error:
+    # The library raises nearly anything at files that are none of its own.
+    except Exception as error:
         raise InputError(f"{path} is no study, or a damaged one; give another file") from error
     if plan is not None and base is not None:
         _require_same(study, path, plan.identity(base))

@@ -18,7 +18,10 @@ from cpaan.classifiers.nearest_prototype import NearestPrototype
 from cpaan.classifiers.prototype_matching import PrototypeMatchingNetwork
 from cpaan.classifiers.prototypical import PrototypicalNetwork
 from cpaan.classifiers.siamese import SiameseNetwork
+from cpaan.data.arguments import as_whole_number
 from cpaan.data.feature_set import FeatureSet
+from cpaan.data.feature_table import LONGEST_NAME
+from cpaan.data.limits import reading, require_arrays, require_counts
 from cpaan.data.model_folder import decode_name, encode_name, read_config, read_model, write_model
 from cpaan.errors import InputError
 from cpaan.low_shot.memory import ClassMemory
@@ -43,6 +46,15 @@ META: tuple[type[MetaClassifier], ...] = (
     SiameseNetwork,
 )
 _MEMORY = ("counts", "means", "deviations", "kept", "scales")
+_MEMORY_FORMS = {
+    "base.counts": "C int64",
+    "base.means": "CD float64",
+    "base.deviations": "ND float16",
+    "base.kept": "C int64",
+    "base.scales": "C float64",
+}
+# Names of classes, as text or numbers or, where they are mixed, as objects.
+_LABEL_KINDS = "biufUO"
 
 
 def save(estimator: "LowShotClassifier", folder: str | PathLike[str]) -> None:
@@ -74,23 +86,42 @@ def load(cls: type[EstimatorT], folder: str | PathLike[str], device: str) -> Est
     folder = Path(folder)
     require_low_shot_classifier(folder)
     tensors, config = read_model(folder / CLASSIFIER, KIND)
-    estimator = cls(keep=config["keep"])
-    estimator.augmenter_, estimator.obstacle_ = _augmenter(folder, config["augmenter"], device), config["obstacle"]
-    estimator.n_features_in_ = config["dimension"]
+    with reading(folder, "holds a damaged classifier, or one of another version of cpaan"):
+        estimator = cls(keep=config["keep"])
+        estimator._check_settings()
+        _restore_classes(estimator, tensors, config)
+        estimator.augmenter_, estimator.obstacle_ = _augmenter(folder, config["augmenter"], device), config["obstacle"]
+        if estimator.augmenter_ is not None and estimator.augmenter_.n_features_in_ != estimator.n_features_in_:
+            raise InputError(f"{folder}: its augmenter has another number of features")
+        _restore_classifier(estimator, folder / CLASSIFIER / NETWORK, tensors, config["classifier"], device)
+        given = {"augmenter": estimator.augmenter_, "classifier": estimator.classifier_}
+        for name, fitted in given.items():
+            if name not in config["defaults"] and fitted is not None:
+                setattr(estimator, name, clone(fitted))
+    return estimator
+
+
+def _restore_classes(estimator: "LowShotClassifier", tensors: "dict[str, Tensor]", config: dict[str, Any]) -> None:
+    estimator.n_features_in_ = as_whole_number(config["dimension"], "dimension", minimum=1)
     if config["feature_names"]:
-        vars(estimator)["feature_names_in_"] = np.array(config["feature_names"], dtype=object)
+        names = [str(name) for name in config["feature_names"]]
+        if len(names) != estimator.n_features_in_:
+            raise InputError(f"there are {len(names)} names of {estimator.n_features_in_} features")
+        vars(estimator)["feature_names_in_"] = np.array(names, dtype=object)
     estimator.base_classes_ = _decode(config["classes"], config["label_type"])
     everything = _decode(config["classes"] + config["added"], config["all_label_type"])
     estimator.classes_ = np.unique(everything)
+    if len(estimator.classes_) != len(everything):
+        raise InputError("a class is named twice")
+    require_arrays(tensors, _MEMORY_FORMS, C=len(estimator.base_classes_), D=estimator.n_features_in_)
     memory = {name: tensors[f"base.{name}"].numpy() for name in _MEMORY}
+    require_counts(memory["kept"], len(memory["deviations"]), "base.kept")
+    if memory["counts"].min() < 1 or (len(memory["deviations"]) and memory["kept"].min() < 1):
+        raise InputError("a base class has no examples")
     estimator.base_ = ClassMemory(estimator.base_classes_, **memory)
     estimator.shots_ = _shots(tensors, everything[len(estimator.base_classes_) :])
-    _restore_classifier(estimator, folder / CLASSIFIER / NETWORK, tensors, config["classifier"], device)
-    given = {"augmenter": estimator.augmenter_, "classifier": estimator.classifier_}
-    for name, fitted in given.items():
-        if name not in config["defaults"] and fitted is not None:
-            setattr(estimator, name, clone(fitted))
-    return estimator
+    if estimator.shots_ is not None and estimator.shots_.dimension != estimator.n_features_in_:
+        raise InputError("shots.features has another number of features")
 
 
 def require_low_shot_classifier(folder: Path) -> None:
@@ -153,8 +184,19 @@ def _restore_classifier(
     classifier = kind(**config["parameters"])
     prefix = "classifier."
     learned = {name.removeprefix(prefix): v.numpy() for name, v in tensors.items() if name.startswith(prefix)}
-    vars(classifier).update({**learned, **config["numbers"], "classes_": estimator.classes_})
+    everything = {**learned, **config["numbers"], "classes_": estimator.classes_}
+    if any(not name.endswith("_") or name.startswith("_") for name in everything):
+        raise InputError("the classifier has learned what no classifier learns")
+    vars(classifier).update(everything)
+    _require_answers(classifier, estimator)
     estimator.classifier_ = classifier
+
+
+def _require_answers(classifier: Any, estimator: "LowShotClassifier") -> None:
+    """Ask about one example, which fails at once where what was read does not fit together."""
+    scores = classifier.scores(np.zeros((1, estimator.n_features_in_)))
+    if scores.shape != (1, len(estimator.classes_)) or not np.isfinite(scores).all():
+        raise InputError("the classifier answers with something else than a score for each class")
 
 
 def _augmenter(folder: Path, checksum: str | None, device: str) -> Any:
@@ -179,7 +221,11 @@ def _encode(labels: npt.NDArray[Any]) -> list[Any]:
 
 
 def _decode(names: list[Any], label_type: str) -> npt.NDArray[Any]:
-    return np.array([decode_name(name) for name in names], dtype=label_type)
+    decoded, kind = [decode_name(name) for name in names], np.dtype(label_type)
+    # Every name takes the room that the type says, which might be any.
+    if kind.kind not in _LABEL_KINDS or kind.itemsize > np.dtype(f"<U{LONGEST_NAME}").itemsize:
+        raise InputError(f"classes cannot be {label_type}; names have at most {LONGEST_NAME} characters")
+    return np.array(decoded, dtype=kind)
 
 
 def _plain(value: Any) -> Any:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from cpaan.data.limits import plain_name
 from cpaan.data.model_folder import CONFIG, read_config
 from cpaan.errors import InputError
 from cpaan.evaluation.sample import MadeSample, Sample, read_sample
@@ -115,6 +116,13 @@ def _record(path: Path) -> dict[str, Any]:
         raise InputError(f"{path} holds no benchmark run; give the folder that cpaan bench -o wrote")
     if not isinstance(record["config"].get("methods"), list):
         raise InputError(f"{path / 'config.json'} names no methods, so it is of no benchmark run")
+    for name in record["config"]["methods"]:
+        plain_name(name, path / "config.json")
+    for name in ("versions", "origin"):
+        if not isinstance(record.get(name) or {}, dict):
+            raise InputError(f"{path / 'config.json'} is damaged: {name} is no object")
+    if not isinstance(record["config"].get("settings") or {}, dict):
+        raise InputError(f"{path / 'config.json'} is damaged: settings is no object")
     return record
 
 
@@ -140,4 +148,10 @@ def _history(folder: Path) -> History | None:
     found = read_config(folder).get("history")
     if not isinstance(found, dict) or not found.get(STEPS):
         return None
+    if not all(isinstance(values, list) and all(map(_is_number, values)) for values in found.values()):
+        raise InputError(f"{folder / CONFIG} is damaged: its history holds something else than numbers")
     return {name: values for name, values in found.items() if len(values) == len(found[STEPS])}
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -7,8 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from cpaan.data.limits import reading
 from cpaan.data.model_folder import read_model, write_model
 from cpaan.nn.resnet10 import ResNet10
+from cpaan.nn.weights import load_weights
 from cpaan.representations.augmentation import center_view
 from cpaan.representations.recipe import BackboneRecipe
 
@@ -62,11 +64,12 @@ class Backbone:
     def load(cls, folder: str | PathLike[str], device: torch.device | str = "cpu") -> "Backbone":
         """Read what `save` wrote, onto any device."""
         tensors, config = read_model(folder, KIND)
-        recipe = BackboneRecipe(**config["numbers"])
-        network = ResNet10(stem=recipe.stem, width=recipe.width)
-        network.load_state_dict(tensors)
-        ready = placed(network, torch.device(device)).eval()
-        return cls(ready, config["backbone"], recipe, tuple(config["classes"]), config["details"])
+        with reading(folder, "holds a damaged backbone, or one of another version of cpaan"):
+            recipe = BackboneRecipe(**config["numbers"])
+            network = load_weights(lambda: ResNet10(stem=recipe.stem, width=recipe.width), tensors)
+            classes, details = tuple(map(str, config["classes"])), dict(config["details"])
+            ready = placed(network, torch.device(device)).eval()
+            return cls(ready, config["backbone"], recipe, classes, details)
 
 
 def placed(network: nn.Module, device: torch.device) -> nn.Module:

@@ -13,9 +13,12 @@ import numpy as np
 import numpy.typing as npt
 
 from cpaan.data.archive import write_features
+from cpaan.data.arguments import as_whole_number
+from cpaan.data.array_file import read_header
 from cpaan.data.atomic import write_atomically
 from cpaan.data.feature_set import FeatureSet
 from cpaan.data.hdf5 import write_hdf5
+from cpaan.data.limits import read_json, reading
 from cpaan.data.outputs import require_writable_file
 from cpaan.errors import InputError
 from cpaan.representations.encoders import Encoder
@@ -23,6 +26,7 @@ from cpaan.representations.image_index import ImageIndex
 from cpaan.representations.loading import ImageLoader
 
 SECONDS_BETWEEN_NOTES = 10.0
+_MATRIX = 2
 _ARCHIVES, _HDF5 = (".npz",), (".h5", ".hdf5")
 
 
@@ -148,11 +152,15 @@ class _Table:
                 f"{self.folder} is of another extraction (other images, backbone or type); finish that one, or remove "
                 "the folder"
             )
-        self.done, self.skipped = state["done"], state["skipped"]
-        try:
-            self.table = np.load(self.folder / "features.npy", mmap_mode="r+", allow_pickle=False)
-        except (OSError, ValueError) as error:
-            raise InputError(f"{self.folder} is damaged ({error}); remove it to begin anew") from error
+        path = self.folder / "features.npy"
+        with reading(self.folder, "is damaged; remove it to begin anew"):
+            self.done, self.skipped = as_whole_number(state["done"], "done", 0), dict(state["skipped"])
+            with path.open("rb") as file:
+                # A map for writing would make the file as long as its header says.
+                shape, _, dtype = read_header(file, path.stat().st_size, path)
+            if len(shape) != _MATRIX or shape[0] != n_rows or self.done > n_rows or dtype != plan["dtype"]:
+                raise InputError(f"{self.folder} is damaged; remove it to begin anew")
+            self.table = np.load(path, mmap_mode="r+", allow_pickle=False)
 
     @property
     def dimension(self) -> int:
@@ -204,9 +212,8 @@ class _Table:
             raise InputError(f"cannot write to {self.folder}: {error.strerror or error}") from error
 
     def _state(self) -> Any:
+        path = self.folder / "progress.json"
         try:
-            return json.loads((self.folder / "progress.json").read_bytes())
-        except (FileNotFoundError, NotADirectoryError):
-            return None
-        except (OSError, ValueError) as error:
+            return read_json(path) if path.exists() else None
+        except InputError as error:
             raise InputError(f"{self.folder} cannot be read ({error}); remove it to begin anew") from error

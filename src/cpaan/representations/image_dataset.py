@@ -58,7 +58,7 @@ class ImageDataset(Dataset[Decoded]):
     --------
     >>> missing = ImageEntry(Path("missing.jpg"), "missing.jpg", None, None, label=0, is_test=False)
     >>> ImageDataset(ImageIndex(("oak",), (missing,)), size=8)[0].reason
-    "[Errno 2] No such file or directory: 'missing.jpg'"
+    'there is no file missing.jpg'
     """
 
     def __init__(self, index: ImageIndex, size: int, *, resize: int | None = None, decode: Decode | None = None):

@@ -18,9 +18,11 @@ import numpy.typing as npt
 
 from cpaan.data.arguments import as_whole_number
 from cpaan.data.class_names import IndexArray, as_classes, raise_unknown, show_names
+from cpaan.data.limits import read_bytes
 from cpaan.errors import InputError
 from cpaan.representations.image_sources import ENDINGS, LAYOUT, Findings, find_images
 
+MOST_IMAGE_BYTES = 2**28
 _SHOWN = 5
 
 
@@ -69,11 +71,13 @@ class ImageEntry:
 
         Raises
         ------
-        OSError
-            Where it cannot be read, or the tar has become shorter since.
+        InputError, OSError
+            Where it cannot be read, is larger than 256 MiB, or the tar has become shorter since.
         """
         if self.offset is None or self.size is None:
-            return self.file.read_bytes()
+            return read_bytes(self.file, MOST_IMAGE_BYTES)
+        if self.size > MOST_IMAGE_BYTES:
+            raise InputError(f"{self.name} has more than {MOST_IMAGE_BYTES / 2**20:.0f} MiB, the most of an image file")
         with self.file.open("rb") as file:
             file.seek(self.offset)
             content = file.read(self.size)

@@ -4,6 +4,7 @@ No image is opened, and nothing is ever unpacked: of a tar only the headers are 
 its place in the tar. A tar may come from anywhere, so what it says of itself is checked before it is believed.
 """
 
+import io
 import os
 import re
 import tarfile
@@ -26,6 +27,7 @@ _UNPACK = "images are read from their place in the tar: unpack it, or pack it ag
 # What tarfile raises at headers that make no sense; some ask for more memory or depth than there is.
 _DAMAGE = (tarfile.TarError, OSError, EOFError, ValueError, ArithmeticError, LookupError, MemoryError, RecursionError)
 _CHUNK_BYTES = 2**20
+_LONGEST_HEADER = 2**20
 
 
 class FoundImage(NamedTuple):
@@ -187,6 +189,15 @@ def _found_in_tar(path: Path, member: tarfile.TarInfo, steps: list[str]) -> Foun
     return FoundImage(part != _TRAIN, class_name, file_name, name, path, member.offset_data, member.size)
 
 
+class _Headers(io.FileIO):
+    """A file of which only headers are read, none of them long: a tar may say that one has gigabytes."""
+
+    def read(self, size: int | None = -1) -> bytes:
+        if size is None or not 0 <= size <= _LONGEST_HEADER:
+            raise tarfile.ReadError(f"a header of {size} bytes")
+        return super().read(size) or b""
+
+
 def _members(path: Path) -> Iterator[tarfile.TarInfo]:
     """Give the files and folders of a tar, each checked, and be sure that there are no more of them."""
     try:
@@ -196,7 +207,7 @@ def _members(path: Path) -> Iterator[tarfile.TarInfo]:
                 raise InputError(f"{path} is compressed; {_UNPACK}")
             total = file.seek(0, os.SEEK_END)
             file.seek(0)
-            with tarfile.open(fileobj=file, mode="r:") as archive:
+            with _Headers(path) as headers, tarfile.open(fileobj=headers, mode="r:") as archive:
                 while (member := archive.next()) is not None:
                     _require_harmless(path, member, total)
                     # It keeps every header it has read, which is a gigabyte for a million images.

@@ -14,7 +14,9 @@ from typing import Any, TypeAlias
 import numpy as np
 from torch import Tensor, nn
 
+from cpaan.data.arguments import as_whole_number
 from cpaan.data.class_names import IndexArray
+from cpaan.data.limits import reading
 from cpaan.data.model_folder import CONFIG, TENSORS
 from cpaan.errors import InputError
 from cpaan.representations.accuracy import base_accuracy
@@ -216,15 +218,17 @@ class _Run:
             return
         tensors, config = found
         plan = self._plan()
-        differing = [name for name, value in plan.items() if config["run"].get(name) != value]
+        with reading(self.folder / CHECKPOINTS):
+            differing = [name for name, value in plan.items() if config["run"].get(name) != value]
         if differing:
             raise InputError(
                 f"the checkpoints in {self.folder} are of another run (other {', '.join(differing)}); give the same "
                 "options as then, or another folder"
             )
-        self.take_step.restore(tensors)
-        self.history = History.from_state(config["history"])
-        self.done = config["step"]
+        with reading(self.folder / CHECKPOINTS):
+            self.take_step.restore(tensors)
+            self.history = History.from_state(config["history"])
+            self.done = as_whole_number(config["step"], "step", minimum=0)
         self._require_same_step()
 
     def _require_same_step(self) -> None:
