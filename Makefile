@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test check format clean browser docs dist fresh
+.PHONY: demo test check format clean browser docs dist fresh audit
 .DEFAULT_GOAL := demo
 
 $(STAMP): pyproject.toml constraints.txt
@@ -49,6 +49,11 @@ fresh: dist
 	$(PYTHON) -m venv build/fresh
 	build/fresh/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt dist/*.whl
 	build/fresh/bin/python .ci/fresh.py
+
+# What is installed against lists of known holes, which are on servers. The tool is no part of what it looks at.
+audit: $(STAMP)
+	test -x build/audit/bin/pip-audit || ($(PYTHON) -m venv build/audit && build/audit/bin/python -m pip install --quiet pip-audit)
+	build/audit/bin/pip-audit --path $$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
 
 clean:
 	rm -rf $(VENV) demo site dist build .mypy_cache .pytest_cache .ruff_cache .import_linter_cache

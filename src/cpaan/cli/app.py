@@ -33,7 +33,8 @@ Example: cpaan predict model-2 features.npz -o labels.csv
 cpaan COMMAND --help shows an example of every command.
 
 Exit codes: 0 done; 1 an unforeseen fault, with its traceback; 2 something given cannot be used, and a line says why; \
-130 stopped by Ctrl+C or a signal. A benchmark or an extraction that was stopped goes on with the same command.
+130 stopped by Ctrl+C, 143 by SIGTERM. A benchmark or an extraction that was stopped goes on with the same command, a \
+training with --resume as well.
 """
 
 # Before torch is loaded: threads that wait in a loop for one another make small operations on a busy machine take many
