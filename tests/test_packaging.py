@@ -62,7 +62,15 @@ def test_the_source_archive_is_clean(built: tuple[Path, Path]) -> None:
     assert {"pyproject.toml", "README.md", "LICENSE", "src/cpaan/py.typed", "tests/test_packaging.py"} <= set(names)
     tops = {name.partition("/")[0] for name in names}
     known = {"src", "tests", "docs", "examples", "benchmarks", "README.md", "LICENSE", "CHANGELOG.md", "PKG-INFO"}
-    known |= {"CONTRIBUTING.md", "Makefile", "constraints.txt", "mkdocs.yml", "pyproject.toml", ".gitignore"}
+    known |= {
+        "CONTRIBUTING.md",
+        "SECURITY.md",
+        "Makefile",
+        "constraints.txt",
+        "mkdocs.yml",
+        "pyproject.toml",
+        ".gitignore",
+    }
     assert tops <= known
     assert not [name for name in names if name.endswith(STRAY) or "__pycache__" in name]
 

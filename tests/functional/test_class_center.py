@@ -150,4 +150,4 @@ def test_noise_falls_with_the_shots_and_is_bounded() -> None:
     assert found[-1] == 0
     assert float(found[0]) == pytest.approx(3**0.5 * model_of(BASE).within_deviation)
     many = model_of(BASE, CenterConstants(ridge=100.0))
-    assert float(center_noise(many, torch.tensor([1]))) == pytest.approx(3 * many.within_deviation)
+    assert float(center_noise(many, torch.tensor([1]))) == pytest.approx(6 * many.within_deviation)

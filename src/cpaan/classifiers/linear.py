@@ -55,7 +55,7 @@ class LinearClassifier(ScoreClassifier):
     precision : {"auto", "double", "single"}, default="auto"
         How to train. "auto" is single precision where examples × features × classes reach 5·10⁸ and there are at
         least as many examples as features.
-    max_passes : int, default=20
+    max_passes : int, default=40
         Most passes over the examples in single precision. Where they end the search, a `ConvergenceWarning` is
         given only if a further step promises to lower the objective by more than 5e-4, counted in the same way:
         less has hardly been seen to change test accuracy by 0.2 points.
@@ -100,7 +100,7 @@ class LinearClassifier(ScoreClassifier):
         max_iterations: int = 1000,
         tolerance: float = 1e-7,
         precision: str = "auto",
-        max_passes: int = 20,
+        max_passes: int = 40,
         warm_start: bool = False,
     ) -> None:
         self.weight_decay = weight_decay

@@ -34,7 +34,7 @@ PERPLEXITY, ATTRACTION = 5.0, 0.2
 # How much of the length of a class is common to all classes, and up to how many shots.
 COMMON_LENGTH, SHOTS_OF_COMMON_LENGTH = 2 / 3, 5
 # Spread beyond that of a class which stands for what is unknown of the centre, and falls with the shots.
-_NOISE_SHOTS, _NOISE, _MOST_NOISE = (1, 2, 5, 10, 20), (1.0, 1.0, 2 / 3, 0.0, 0.0), 3.0
+_NOISE_SHOTS, _NOISE, _MOST_NOISE = (1, 2, 5, 10, 20), (1.0, 1.0, 1.0, 0.5, 0.0), 6.0
 
 
 @dataclass(frozen=True)
