@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test check format clean browser docs dist fresh audit
+.PHONY: demo test check format clean browser docs dist fresh audit mutants
 .DEFAULT_GOAL := demo
 
 $(STAMP): pyproject.toml constraints.txt
@@ -55,5 +55,12 @@ audit: $(STAMP)
 	test -x build/audit/bin/pip-audit || ($(PYTHON) -m venv build/audit && build/audit/bin/python -m pip install --quiet pip-audit)
 	build/audit/bin/pip-audit --path $$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
 
+# Small mistakes made on purpose, one at a time: which do the tests miss? An hour or two on one core; it goes on where it
+# was stopped, and `build/mutants/bin/mutmut show NAME` prints one. mutmut 3.8 fails under pytest 9.2.
+mutants:
+	test -x build/mutants/bin/mutmut || ($(PYTHON) -m venv build/mutants && build/mutants/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt mutmut 'pytest<9' hypothesis scipy -e .)
+	OMP_NUM_THREADS=1 build/mutants/bin/mutmut run
+	build/mutants/bin/mutmut results
+
 clean:
-	rm -rf $(VENV) demo site dist build .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
+	rm -rf $(VENV) demo site dist build mutants .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
