@@ -152,3 +152,18 @@ def test_on_real_features_the_value_is_within_a_thousandth_and_the_subgradient_f
     M = base.double().mT @ base.double() - (samples.double().mT @ samples.double()).unsqueeze(1)
     assert float(torch.linalg.matrix_norm(S, 2).max()) < 1 + 1e-4
     assert bool(((S * M).sum((-2, -1)) > 0.999 * expected).all())
+
+
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA"))]
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("s", [2, 12, 67])
+@pytest.mark.parametrize("D", [1, 2, 3, 6])
+def test_more_rows_than_features_in_single_precision(D: int, s: int, device: str) -> None:
+    """Rows depend on each other then, and made examples that hardly vary leave Gram matrices of rounding alone."""
+    length = 10.0 ** -torch.arange(40).remainder(4)
+    base, samples = factors(1, 5, D, D).float(), (normal(40, s, D, seed=1) * length.view(-1, 1, 1) / s**0.5).float()
+    found = covariance_distance(base.to(device), samples.to(device), 10).cpu().double()
+    exact = reference(base, samples, 10)
+    assert float(((found - exact).abs() / exact.clamp_min(1e-2)).max()) < 1e-3

@@ -13,6 +13,7 @@ from cpaan.functional.eigen import fixed_block
 from cpaan.functional.small_matrices import kernels_for, rounding_of_gram, whitening
 
 STEPS = 4
+ROUNDINGS = 8  # a bound on those of cᵀ S c, with tensor cores that multiply in three parts, in the trace of S
 
 
 def leading_combinations(gram: Tensor, positive: int, count: int, steps: int = STEPS) -> Tensor:
@@ -52,23 +53,26 @@ def leading_combinations(gram: Tensor, positive: int, count: int, steps: int = S
     C, J = _start_of_combinations(gram.shape[-1], positive, count, gram.dtype, gram.device)
     kernels = kernels_for(gram)
     if kernels is not None:
-        found: Tensor = kernels.leading_combinations(gram, C, positive, steps, rounding_of_gram(count, gram.dtype))
+        found: Tensor = kernels.leading_combinations(
+            gram, C, positive, steps, rounding_of_gram(count, gram.dtype), ROUNDINGS * torch.finfo(gram.dtype).eps
+        )
         return found
     S = gram / gram.diagonal(dim1=-2, dim2=-1).amax(-1).clamp_min(torch.finfo(gram.dtype).tiny)[..., None, None]
-    C, SC = _orthonormal_combinations(C.expand(*S.shape[:-1], count), S @ C)
+    # More than rounding makes of cᵀ S c for a c of length one: with it, no square of a length falls below zero.
+    rounding = ROUNDINGS * torch.finfo(S.dtype).eps * S.diagonal(dim1=-2, dim2=-1).sum(-1, keepdim=True)
+    C, SC = _orthonormal_combinations(C.expand(*S.shape[:-1], count), S @ C, rounding)
     for _ in range(steps):
         once = J * SC
         S_once = S @ once
         c_squared = (once * S_once).sum(-2, keepdim=True).amin(-1, keepdim=True)
         C = J * S_once - C * (c_squared / 2)
-        C, SC = _orthonormal_combinations(C, S @ C)
+        C, SC = _orthonormal_combinations(C, S @ C, rounding)
     return C
 
 
-def _orthonormal_combinations(C: Tensor, SC: Tensor) -> tuple[Tensor, Tensor]:
-    # What a column with S of size one can be by rounding alone need not become long.
-    rounding = torch.finfo(C.dtype).eps * C.square().sum(-2)
-    T = whitening(C.mT @ SC + torch.diag_embed(rounding.clamp_min(torch.finfo(C.dtype).tiny)))
+def _orthonormal_combinations(C: Tensor, SC: Tensor, rounding: Tensor) -> tuple[Tensor, Tensor]:
+    added = (rounding * C.square().sum(-2)).clamp_min(torch.finfo(C.dtype).tiny)
+    T = whitening(C.mT @ SC + torch.diag_embed(added))
     return C @ T, SC @ T
 
 

@@ -106,7 +106,8 @@ def _eigenpairs(base: Tensor, samples: Tensor, m: int) -> tuple[Tensor, Tensor]:
     difference = _Difference(base, samples)
     if few is not base or made is not samples:
         rows = difference.times(rows)
-    rows = whitening(rows @ rows.mT).mT @ rows
+    with full_precision():  # a Gram matrix of rows that depend on each other must not be more wrong than it is singular
+        rows = whitening(rows @ rows.mT).mT @ rows
     among = difference.among(rows)
     with full_precision():
         # Again: where one eigenvalue dwarfs the others, rows were all but parallel, and are not quite orthonormal yet.

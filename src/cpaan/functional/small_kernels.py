@@ -94,36 +94,38 @@ def _whitening(grams, found, q: tl.constexpr, size: tl.constexpr, shift):  # typ
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _orthonormal(C, SC, q, columns: tl.constexpr, shift, epsilon):  # type: ignore[no-untyped-def]
+def _orthonormal(C, SC, q, columns: tl.constexpr, shift, rounding):  # type: ignore[no-untyped-def]
     """Make combinations orthonormal; see `cpaan.functional.combinations.leading_combinations`."""
     index = tl.arange(0, columns)
-    rounding = tl.maximum(epsilon * tl.sum(C * C, 0), 1e-37)
+    added = tl.maximum(rounding * tl.sum(C * C, 0), 1e-37)
     gram = tl.dot(tl.trans(C), SC, input_precision="tf32x3")
-    gram += tl.where(index[:, None] == index[None, :], rounding[None, :], 0.0)
+    gram += tl.where(index[:, None] == index[None, :], added[None, :], 0.0)
     T = _inverse_root(gram, q, columns, shift)
     return tl.dot(C, T, input_precision="tf32x3"), tl.dot(SC, T, input_precision="ieee")
 
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _combinations(  # type: ignore[no-untyped-def]
-    grams, start, found, k, positive, q, steps, shift, epsilon, size: tl.constexpr, columns: tl.constexpr
+    grams, start, found, k, positive, q, steps, shift, rounding, size: tl.constexpr, columns: tl.constexpr
 ):
     """Do all of `cpaan.functional.combinations.leading_combinations` for one Gram matrix."""
     number = tl.program_id(0).to(tl.int64)
     row, column = tl.arange(0, size), tl.arange(0, columns)
     across = (row[:, None] < k) & (row[None, :] < k)
     S = tl.load(grams + number * k * k + row[:, None] * k + row[None, :], mask=across, other=0.0)
-    S = S / tl.maximum(tl.max(tl.max(tl.where(row[:, None] == row[None, :], S, 0.0), 1), 0), 1e-37)
+    diagonal = tl.sum(tl.where(row[:, None] == row[None, :], S, 0.0), 1)
+    largest = tl.maximum(tl.max(diagonal, 0), 1e-37)
+    S, rounding = S / largest, rounding * (tl.sum(diagonal, 0) / largest)
     place, inside = row[:, None] * q + column[None, :], (row[:, None] < k) & (column[None, :] < q)
     C = tl.load(start + place, mask=inside, other=0.0)
     J = tl.where(row < positive, 1.0, -1.0)[:, None]
-    C, SC = _orthonormal(C, tl.dot(S, C, input_precision="tf32x3"), q, columns, shift, epsilon)
+    C, SC = _orthonormal(C, tl.dot(S, C, input_precision="tf32x3"), q, columns, shift, rounding)
     for _ in range(steps):
         once = J * SC
         S_once = tl.dot(S, once, input_precision="tf32x3")
         squares = tl.where(column < q, tl.sum(once * S_once, 0), float("inf"))
         C = J * S_once - C * (tl.min(squares, 0) / 2)
-        C, SC = _orthonormal(C, tl.dot(S, C, input_precision="tf32x3"), q, columns, shift, epsilon)
+        C, SC = _orthonormal(C, tl.dot(S, C, input_precision="tf32x3"), q, columns, shift, rounding)
     tl.store(found + number * k * q + place, C, mask=inside)
 
 
@@ -148,15 +150,28 @@ def whitening(grams: Tensor, shift: float) -> Tensor:
     return found.reshape(grams.shape)
 
 
-def leading_combinations(grams: Tensor, start: Tensor, positive: int, steps: int, shift: float) -> Tensor:
+def leading_combinations(
+    grams: Tensor, start: Tensor, positive: int, steps: int, shift: float, rounding: float
+) -> Tensor:
     """Do what `cpaan.functional.combinations.leading_combinations` says, from Gram matrices (…, k, k)."""
     flat = grams.reshape(-1, *grams.shape[-2:]).contiguous()
     k, q = start.shape
     found = flat.new_empty(len(flat), k, q)
-    size, columns, epsilon = _padded(k), _padded(q), torch.finfo(torch.float32).eps
+    size, columns = _padded(k), _padded(q)
     if len(flat):
         _combinations[(len(flat),)](
-            flat, start.contiguous(), found, k, positive, q, steps, shift, epsilon, size, columns, num_warps=WARPS[size]
+            flat,
+            start.contiguous(),
+            found,
+            k,
+            positive,
+            q,
+            steps,
+            shift,
+            rounding,
+            size,
+            columns,
+            num_warps=WARPS[size],
         )
     return found.reshape(*grams.shape[:-1], q)
 
