@@ -324,8 +324,14 @@ class CPAAN(BaseAugmenter):
     ) -> NDArray[np.floating]:
         scaling = model.base.scaling
         features, labels = novel.to_torch()
-        made = model.make_from_shots(scaling.apply(features.double()), labels, torch.as_tensor(wanted), generator)
-        found: NDArray[np.floating] = scaling.undo(made).numpy()
+        parts = model.make_from_shots(scaling.apply(features.double()), labels, torch.as_tensor(wanted), generator)
+        # Rounded a part at a time, by torch, in which what is too large becomes infinite without a warning.
+        made = torch.empty((int(wanted.sum()), novel.dimension), dtype=features.dtype)
+        start = 0
+        for part in parts:
+            made[start : start + len(part)] = scaling.undo(part)
+            start += len(part)
+        found: NDArray[np.floating] = made.numpy()
         return found
 
     def _details(self) -> dict[str, Any]:

@@ -90,7 +90,7 @@ class HeldOutScore:
         model = Model(networks, self._base, self._recipe, self._variant, self._temperature)
         generator = torch.Generator(self._base.prototypes.device).manual_seed(self._seed)
         made = model.make_from_shots(self._shots, self._shot_labels, torch.full((n,), MADE), generator)
-        X = torch.cat([self._shots, made]).numpy()
+        X = torch.cat([self._shots, *made]).numpy()
         y = torch.cat([self._shot_labels, torch.arange(n).repeat_interleave(MADE)]).numpy()
         found = LinearClassifier().fit(X, y).predict(self._queries.numpy())
         return 100 * float((found == self._query_labels.numpy()).mean())

@@ -42,27 +42,38 @@ class Model:
         return replace(self, networks=self.networks.to(device), base=self.base.to(device))
 
     @torch.no_grad()
-    def make_from_shots(self, shots: Tensor, labels: Tensor, number: Tensor, generator: torch.Generator) -> Tensor:
+    def make_from_shots(
+        self, shots: Tensor, labels: Tensor, number: Tensor, generator: torch.Generator
+    ) -> Iterator[Tensor]:
         """Make `number[i]` examples of class i from its shots, on the CPU, in double precision and the model's units.
 
         With P the estimate of a centre, l the mean of K shots and M the number of examples, examples are moved to have
         their mean at ((M + K) P − K l) / M. That of real and synthetic ones together is then P, for whatever
         classifier, without weights.
+
+        Yields
+        ------
+        Tensor, the examples of the next few classes
         """
-        device = self.base.prototypes.device
+        device, center = self.base.prototypes.device, self.center
         means = prototypes(shots, labels, len(number))
-        targets = torch.arange(len(number)).repeat_interleave(number)
-        if self.center is None:
-            made = self.make(means.float().to(device), number.to(device), generator).cpu().double()
-            return spread_out(made, targets, len(number), self.recipe.spread)
-        centers = class_centers(self.center, shots, labels, len(number))
-        made = self.make(centers.float().to(device), number.to(device), generator).cpu().double()
+        if center is None:
+            made = self.make(means.float().to(device), number.to(device), generator).cpu()
+            for _, rows, targets in class_parts(number):
+                yield spread_out(made[rows].double(), targets, self.recipe.spread)
+            return
+        centers = class_centers(center, shots, labels, len(number))
+        made = self.make(centers.float().to(device), number.to(device), generator).cpu()
         counts = class_counts(labels, len(number))
-        noise = torch.randn(made.shape, generator=generator, device=device).cpu().double()
-        made += noise * center_noise(self.center, counts)[targets].unsqueeze(1)
-        made = spread_out(made, targets, len(number), self.recipe.spread)
+        size = center_noise(center, counts)
+        noise = torch.randn(made.shape, generator=generator, device=device).cpu() if size.any() else None
         weight = (counts.double() / number.clamp_min(1)).unsqueeze(1)
-        return moved_to(made, targets, centers + weight * (centers - means))
+        wanted = centers + weight * (centers - means)
+        for classes, rows, targets in class_parts(number):
+            examples = made[rows].double()
+            if noise is not None:
+                examples += noise[rows].double() * size[classes][targets].unsqueeze(1)
+            yield moved_to(spread_out(examples, targets, self.recipe.spread), targets, wanted[classes])
 
     @torch.no_grad()
     def make(self, prototypes: Tensor, number: Tensor, generator: torch.Generator) -> Tensor:
@@ -94,16 +105,41 @@ class Model:
             yield network.translate(base.draw(classes, generator), condition)
 
 
-def spread_out(examples: Tensor, labels: Tensor, n_classes: int, factor: float) -> Tensor:
+def class_parts(number: Tensor) -> Iterator[tuple[slice, slice, Tensor]]:
+    """Cut examples into parts of whole classes that stay in a processor's cache.
+
+    Parameters
+    ----------
+    number : (C,) how many examples each class has, the first class's first
+
+    Yields
+    ------
+    Classes of a part, its rows, and for each of them the place of its class in the part
+
+    Examples
+    --------
+    >>> list(class_parts(torch.tensor([700, 2, 1])))[1][:2]
+    (slice(1, 2, None), slice(700, 702, None))
+    """
+    together = max(1, CPU_ROWS // max(1, int(number.max()))) if len(number) else 1
+    start = 0
+    for first in range(0, len(number), together):
+        part = number[first : first + together]
+        stop = start + int(part.sum())
+        yield slice(first, first + len(part)), slice(start, stop), torch.arange(len(part)).repeat_interleave(part)
+        start = stop
+
+
+def spread_out(examples: Tensor, labels: Tensor, factor: float) -> Tensor:
     """Multiply the deviations of examples from the mean of their class.
 
-    >>> spread_out(torch.tensor([[1.0], [3.0]]), torch.tensor([0, 0]), 1, 2.0)
+    >>> spread_out(torch.tensor([[1.0], [3.0]]), torch.tensor([0, 0]), 2.0)
     tensor([[0.],
             [4.]])
     """
-    if factor == 1:
+    if factor == 1 or not len(labels):
         return examples
-    means = _means(examples, labels, n_classes)[labels]
+    means = _means(examples, labels, int(labels.max()) + 1)[labels]
     return means + factor * (examples - means)
 
 

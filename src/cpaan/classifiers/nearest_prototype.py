@@ -58,7 +58,8 @@ class NearestPrototype(ScoreClassifier):
         NearestPrototype
             Itself.
         """
-        features, targets, weights = self._read_training_data(X, y, sample_weight)
+        # Single precision is brought to double a class at a time.
+        features, targets, weights = self._read_training_data(X, y, sample_weight, keep_single=True)
         self.prototypes_ = weighted_class_means(features, targets, weights, len(self.classes_))
         return self
 

@@ -82,7 +82,7 @@ def _score(
 ) -> LowShotScores:
     """Test with numbered classes, base first: names may be of types that cannot be sorted together."""
     n_base = data.base_train.n_classes
-    X = np.concatenate([data.base_train.features, shots.features, made.astype(np.float32)])
+    X = np.concatenate([data.base_train.features, shots.features, made.astype(np.float32, copy=False)])
     y = np.concatenate([data.base_train.labels, n_base + shots.labels, n_base + made_labels])
     X_test = np.concatenate([data.base_test.features, data.novel_test.features])
     y_test = np.concatenate([data.base_test.labels, n_base + data.novel_test.labels])

@@ -1,9 +1,9 @@
 """How much the examples of a class differ, and how well their covariance is kept."""
 
 import math
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,16 +13,9 @@ from cpaan.data.arguments import as_whole_number
 from cpaan.data.containers import FeatureArray, as_features, as_labels
 from cpaan.errors import InputError
 from cpaan.evaluation.row_blocks import row_blocks
-from cpaan.functional.covariance import deviation_factor
-from cpaan.functional.distances import squared_distances
-from cpaan.functional.eigen import leading_eigenvectors
-
-Groups: TypeAlias = dict[Hashable, Tensor]  # examples by class, in double precision
+from cpaan.evaluation.weighted_norm import weighted_ky_fan_norm
 
 _PAIR = 2
-# Eigenvalues by matrix products: their error is about the square of the residual's, both in parts of the largest one.
-_ITERATIONS, _MOST_RESIDUAL = 4, 3e-3
-_LARGE = 128  # features from which that is faster than a decomposition
 
 
 def mean_pairwise_distance(X: Any) -> float:
@@ -45,7 +38,7 @@ def mean_pairwise_distance(X: Any) -> float:
     >>> round(mean_pairwise_distance([[0.0, 0.0], [3.0, 4.0], [0.0, 0.0]]), 6)
     3.333333
     """
-    return _mean_pairwise_distance(_as_tensor(as_features(X, "X")))
+    return _mean_pairwise_distance(_deviations(as_features(X, "X")))
 
 
 def diversity(X: Any, y: Any) -> float:
@@ -68,7 +61,7 @@ def diversity(X: Any, y: Any) -> float:
     >>> diversity([[0.0], [1.0], [5.0], [8.0], [9.0]], ["a", "a", "b", "b", "c"])
     2.0
     """
-    return _diversity(_groups(X, y, "X", "y"))
+    return _diversity(_Groups(as_features(X, "X"), y, "y"))
 
 
 def covariance_distance(X_synthetic: Any, y_synthetic: Any, X_real: Any, y_real: Any, m: int = 10) -> float:
@@ -98,7 +91,9 @@ def covariance_distance(X_synthetic: Any, y_synthetic: Any, X_real: Any, y_real:
     4.0
     """
     synthetic, real = _groups_of_both(X_synthetic, y_synthetic, X_real, y_real)
-    return _covariance_distance(synthetic, real, m)
+    m = as_whole_number(m, "m", minimum=1)
+    norms = [_norm_of_difference(synthetic[label], real[label], m) for label in synthetic if label in real]
+    return sum(norms) / len(norms)
 
 
 @dataclass(frozen=True)
@@ -131,86 +126,85 @@ def spread(X_synthetic: Any, y_synthetic: Any, X_real: Any, y_real: Any, m: int 
     (4.0, 2.0, 3.0)
     """
     synthetic, real = _groups_of_both(X_synthetic, y_synthetic, X_real, y_real)
-    return Spread(_diversity(synthetic), _diversity(real), _covariance_distance(synthetic, real, m))
-
-
-def _diversity(groups: Groups) -> float:
-    distances = [_mean_pairwise_distance(group) for group in groups.values() if len(group) >= _PAIR]
-    return sum(distances) / len(distances) if distances else math.nan
-
-
-def _covariance_distance(synthetic: Groups, real: Groups, m: int) -> float:
-    common = [label for label in synthetic if label in real]
-    if not common:
-        raise InputError("y_synthetic and y_real have no class in common; there is nothing to compare")
     m = as_whole_number(m, "m", minimum=1)
-    # From the deviations themselves: a class has fewer examples than a covariance matrix has rows.
-    norms = [
-        _norm_of_difference(deviation_factor(synthetic[label]), deviation_factor(real[label]), m) for label in common
-    ]
-    return sum(norms) / len(norms)
+    distances, norms = [], []
+    for label, deviations in synthetic.items():
+        distances.append(_mean_pairwise_distance(deviations))
+        if label in real:
+            norms.append(_norm_of_difference(deviations, real[label], m))
+    return Spread(_mean_of_known(distances), _diversity(real), sum(norms) / len(norms))
+
+
+class _Groups(Mapping[Hashable, Tensor]):
+    """Deviations of the examples of a class from their mean, on which alone all figures here depend, by class.
+
+    In double precision, and made when they are asked for: one class at a time stays in a processor's cache.
+    """
+
+    def __init__(self, features: FeatureArray, y: Any, y_name: str) -> None:
+        self._features = features
+        self._rows: dict[Hashable, list[int]] = {}
+        for row, label in enumerate(as_labels(y, len(features), y_name)):
+            self._rows.setdefault(label, []).append(row)
+
+    def __getitem__(self, label: Hashable) -> Tensor:
+        return _deviations(self._features[self._rows[label]])
+
+    def __contains__(self, label: object) -> bool:
+        return label in self._rows
+
+    def __iter__(self) -> Iterator[Hashable]:
+        return iter(self._rows)
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+
+def _groups_of_both(X_synthetic: Any, y_synthetic: Any, X_real: Any, y_real: Any) -> tuple[_Groups, _Groups]:
+    features, real_features = as_features(X_synthetic, "X_synthetic"), as_features(X_real, "X_real")
+    if features.shape[1] != real_features.shape[1]:
+        raise InputError(
+            f"X_synthetic has {features.shape[1]} features but X_real has {real_features.shape[1]}; they must be the "
+            "same"
+        )
+    synthetic, real = _Groups(features, y_synthetic, "y_synthetic"), _Groups(real_features, y_real, "y_real")
+    if not any(label in real for label in synthetic):
+        raise InputError("y_synthetic and y_real have no class in common; there is nothing to compare")
+    return synthetic, real
+
+
+def _diversity(groups: _Groups) -> float:
+    return _mean_of_known([_mean_pairwise_distance(deviations) for deviations in groups.values()])
+
+
+def _mean_of_known(distances: Sequence[float]) -> float:
+    """Average over classes, without those of one example."""
+    known = [distance for distance in distances if not math.isnan(distance)]
+    return sum(known) / len(known) if known else math.nan
 
 
 def _norm_of_difference(left: Tensor, right: Tensor, m: int) -> float:
-    """Ky Fan m-norm of LᵀL − RᵀR, by the faster solver where what it finds proves to be eigenvalues."""
-    if left.shape[1] >= _LARGE:
-        vectors = _leading_directions(left, right, m)
-        left_part, right_part = left @ vectors, right @ vectors
-        values, rotation = torch.linalg.eigh(left_part.mT @ left_part - right_part.mT @ right_part)
-        images = left.mT @ (left_part @ rotation) - right.mT @ (right_part @ rotation)
-        residuals = (images - values * (vectors @ rotation)).norm(dim=0)
-        if residuals.max() <= _MOST_RESIDUAL * values.abs().max():
-            return float(values.abs().sum())
-    # Slower by far, but a figure that is reported is worth it; eigenvalues without vectors take a third of the time.
-    values = torch.linalg.eigvalsh(left.mT @ left - right.mT @ right).abs()
-    return float(values.topk(min(m, len(values))).values.sum())
+    """Ky Fan m-norm of the difference of the covariances of two sets of deviations."""
+    rows = torch.cat([left, right])
+    weights = torch.cat([left.new_full((len(left), 1), 1 / len(left)), left.new_full((len(right), 1), -1 / len(right))])
+    return weighted_ky_fan_norm(rows, weights, m)
 
 
-def _leading_directions(left: Tensor, right: Tensor, m: int) -> Tensor:
-    """Give about the m leading eigenvectors of LᵀL − RᵀR, orthonormal; single precision is enough to find them."""
-    size = max(float(left.abs().max()), float(right.abs().max())) or 1.0
-    first, second = (left / size).float(), (right / size).float()
-
-    def difference_times(vectors: Tensor) -> Tensor:
-        return first.mT @ (first @ vectors) - second.mT @ (second @ vectors)
-
-    dimension = left.shape[1]
-    _, vectors = leading_eigenvectors(difference_times, dimension, (), m, dtype=torch.float32, iterations=_ITERATIONS)
-    directions: Tensor = torch.linalg.qr(vectors.to(left.dtype)).Q
-    return directions
-
-
-def _mean_pairwise_distance(examples: Tensor) -> float:
-    count = len(examples)
+def _mean_pairwise_distance(deviations: Tensor) -> float:
+    count = len(deviations)
     if count < _PAIR:
         return math.nan
-    total = 0.0
+    squares, total = deviations.square().sum(1), 0.0
     for rows in row_blocks(count, count):
         # Only columns from the block's first row on: every pair comes up once, above the diagonal.
-        distances = squared_distances(examples[rows], examples[rows.start :]).sqrt_()
-        total += float(distances.triu_(diagonal=1).sum())
+        others = slice(rows.start, None)
+        table = squares[rows].unsqueeze(1) + squares[others]
+        table.addmm_(deviations[rows], deviations[others].mT, alpha=-2)
+        total += float(table.clamp_min_(0).sqrt_().triu_(diagonal=1).sum())
     return total / (count * (count - 1) / 2)
 
 
-def _as_tensor(features: FeatureArray) -> Tensor:
-    return torch.from_numpy(features.astype(np.float64))
-
-
-def _groups_of_both(X_synthetic: Any, y_synthetic: Any, X_real: Any, y_real: Any) -> tuple[Groups, Groups]:
-    synthetic, real = as_features(X_synthetic, "X_synthetic"), as_features(X_real, "X_real")
-    if synthetic.shape[1] != real.shape[1]:
-        raise InputError(
-            f"X_synthetic has {synthetic.shape[1]} features but X_real has {real.shape[1]}; they must be the same"
-        )
-    return (
-        _groups(synthetic, y_synthetic, "X_synthetic", "y_synthetic"),
-        _groups(real, y_real, "X_real", "y_real"),
-    )
-
-
-def _groups(X: Any, y: Any, name: str, y_name: str) -> Groups:
-    features = as_features(X, name)
-    rows: dict[Hashable, list[int]] = {}
-    for row, label in enumerate(as_labels(y, len(features), y_name)):
-        rows.setdefault(label, []).append(row)
-    return {label: _as_tensor(features[members]) for label, members in rows.items()}
+def _deviations(features: FeatureArray) -> Tensor:
+    """Bring features to double precision and their mean to zero, far from which distances would lose their digits."""
+    examples = torch.from_numpy(features.astype(np.float64))
+    return examples.sub_(examples.mean(0))
