@@ -16,6 +16,8 @@ def test_top_k_accuracy_against_scikit_learn(k: int) -> None:
     scores, targets = generator.normal(size=(300, 7)), generator.integers(0, 7, 300)
     expected = top_k_accuracy_score(targets, scores, k=k, labels=np.arange(7))
     assert top_k_accuracy(scores, targets, k) == pytest.approx(expected)
+    if k == 1:
+        assert top_k_accuracy(scores, targets) == top_k_accuracy(scores, targets, 1)
 
 
 def test_ties_count_against_the_target() -> None:
@@ -92,6 +94,9 @@ def test_wrong_scores_are_named(scores: Any, targets: Any, k: int, message: str)
         (["a", "b"], ["a"], ["b"], "y_true holds classes outside the label space: 'a'"),
         (["a", "b"], ["a"], ["a", "z"], "label_space holds classes outside classes: 'z'"),
         (["a", "b"], ["a"], [], "y_true holds classes outside"),
+        (["a", "b"], ["a"], ["a", None], "^label_space is missing"),
+        (["a", "b"], ["a"], [*"abzyx"], r"classes: 'x', 'y', 'z'$"),
+        (["a", "b"], ["a"], [*"abzyxvw"], r"classes: 'v', 'w', 'x' and 2 more$"),
         (["a", "a"], ["a"], None, "twice"),
         (["a"], ["a"], None, "classes has 1 labels for 2"),
         (["a", "b"], ["a", "b"], None, "y_true has 2 labels for 1"),
@@ -105,6 +110,7 @@ def test_wrong_labels_are_named(classes: Any, truth: Any, space: Any, message: s
 def test_harmonic_mean() -> None:
     assert harmonic_mean(0.0, 0.0) == harmonic_mean(0.0, 80.0) == 0.0
     assert harmonic_mean(30.0, 60.0) == harmonic_mean(60.0, 30.0) == pytest.approx(1 / ((1 / 30 + 1 / 60) / 2))
+    assert harmonic_mean(50.0, 50.0) == 50.0
     assert np.isnan(harmonic_mean(np.nan, 50.0))
     with pytest.raises(InputError, match="negative"):
         harmonic_mean(-1.0, 50.0)

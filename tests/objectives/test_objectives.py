@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 
@@ -101,3 +102,18 @@ def test_the_loss_of_the_heaviest_pairs_is_within_its_bound(seed: int) -> None:
         bound = float(left_out_bound(weights, number, factors, synthetic, m=2))
         assert abs(float(loss - everything)) <= bound + 1e-9
     assert bound == pytest.approx(0, abs=1e-12)  # nothing is left out
+
+
+def test_the_bound_is_what_is_left_out_times_the_farthest_that_covariances_can_be() -> None:
+    generator = torch.Generator().manual_seed(0)
+    axes = torch.linalg.qr(torch.randn(3, 5, 4, generator=generator)).Q.mT
+    factors = (
+        axes * torch.tensor([3.0, 2.0, 1.0, 0.5])[:, None] * torch.tensor([1.0, 4.0, 2.0])[:, None, None]
+    ).double()
+    synthetic = torch.randn(2, 30, 5, generator=generator).double() * torch.tensor([1.0, 5.0])[:, None, None]
+    weights = torch.tensor([[0.5, 0.2, 0.3], [0.1, 0.8, 0.1]]).double()
+    norm = max(np.linalg.svd((f.T @ f).numpy(), compute_uv=False)[:2].sum() for f in factors)
+    spread = [np.trace(np.cov(rows.numpy(), rowvar=False, bias=True)) for rows in synthetic]
+    for number, left_out in ((1, (0.5, 0.2)), (2, (0.2, 0.1))):
+        slow = sum(lost * (norm + trace) for lost, trace in zip(left_out, spread, strict=True)) / 2
+        assert left_out_bound(weights, number, factors, synthetic, m=2).item() == pytest.approx(slow, rel=1e-5)

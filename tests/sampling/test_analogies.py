@@ -1,6 +1,8 @@
 """Mined analogies against brute force, pair by pair."""
 
 from itertools import permutations, product
+from types import SimpleNamespace
+from typing import cast
 
 import numpy as np
 import pytest
@@ -172,3 +174,81 @@ def test_constant_classes_one_centroid_and_wrong_input() -> None:
         mine_analogies(torch.ones(3, 4, 2), search="fast")
     with pytest.raises(InputError, match="at least 2 classes"):
         mine_analogies(torch.ones(1, 4, 2))
+
+
+def test_only_the_exact_search_looks_everywhere() -> None:
+    centroids = random_centroids(8, 4, 6)
+    check(mine_analogies(centroids, search="exact", classes_to_search=1), expected := brute_force(centroids))
+    check(mine_analogies(centroids, search="approximate", classes_to_search=99), expected)
+    few = as_table(mine_analogies(centroids, search="approximate", classes_to_search=1))
+    assert any(few[key] != expected[key] and few[key][0] < expected[key][0] - 1e-3 for key in few)
+
+
+def test_the_search_tells_of_every_class() -> None:
+    told: list[tuple[int, int]] = []
+    mine_analogies(random_centroids(4, 3, 2), tell=lambda done, of_all: told.append((done, of_all)))
+    assert told == [(1, 4), (2, 4), (3, 4), (4, 4)]
+
+
+@pytest.mark.parametrize(("n_classes", "k"), [(7, 4), (3, 9)])
+def test_auto_is_exact_as_long_as_the_scores_are_few(n_classes: int, k: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    pairs = CentroidPairs.between(random_centroids(n_classes, k, 5))
+    scores = sum(1 for _ in product(range(n_classes), range(pairs.number), range(n_classes), range(k), range(k)))
+    for most, auto in ((scores, EveryClass), (scores - 1, ExtremeCentroids)):
+        monkeypatch.setattr(analogies, "MOST_EXACT", most)
+        kinds = [type(analogies._shortlist(pairs, search, 2)) for search in ("auto", "exact", "approximate")]
+        assert kinds == [auto, EveryClass, ExtremeCentroids]
+
+
+def test_a_gpu_searches_by_half_products_unless_there_are_no_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(analogies, "MOST_EXACT", 0)
+    monkeypatch.setattr(analogies, "HalfProducts", lambda pairs: ("half products of", pairs))
+    points = SimpleNamespace(device=torch.device("cuda"), shape=(3, 4, 5))
+    for number, expected in ((6, HalfProducts), (0, EveryClass)):
+        pairs = SimpleNamespace(points=points, number=number)
+        for search in ("auto", "exact"):
+            found: object = analogies._shortlist(cast(CentroidPairs, pairs), search, 2)
+            assert found == ("half products of", pairs) if expected is HalfProducts else isinstance(found, EveryClass)
+
+
+def test_the_typical_cosine_is_the_mean_of_the_best_where_all_are_probed() -> None:
+    centroids = random_centroids(5, 4, 6)
+    best = [score for score, _ in brute_force(centroids).values()]
+    assert len(best) == 5 * 4 * 3
+    assert analogies.typical_cosine(CentroidPairs.between(centroids)) == pytest.approx(np.mean(best), rel=1e-5)
+
+
+def test_the_typical_cosine_of_many_probes_a_few_that_are_spread(monkeypatch: pytest.MonkeyPatch) -> None:
+    pairs = CentroidPairs.between(random_centroids(17, 6, 5))
+    original, probed = analogies._class_scores, []
+
+    def spy(pairs: CentroidPairs, products: Tensor, source: int, mask: Tensor) -> Tensor:
+        probed.append((source, mask.any(1).nonzero().flatten().tolist()))
+        return original(pairs, products, source, mask)
+
+    monkeypatch.setattr(analogies, "_class_scores", spy)
+    analogies.typical_cosine(pairs)
+    sources, rows = [source for source, _ in probed], probed[0][1]
+    assert analogies.PROBES / 2 < sum(len(chosen) for _, chosen in probed) <= analogies.PROBES
+    for places, number in ((sources, 17), (rows, 15)):
+        (step,) = set(np.diff(places).tolist())
+        assert places[0] == 0
+        assert number - step <= places[-1] < number
+
+
+@pytest.mark.parametrize(
+    ("on_gpu", "limit"), [(False, analogies.SCORES_AT_ONCE), (True, analogies.SCORES_AT_ONCE_ON_GPU)]
+)
+def test_no_more_scores_are_held_at_once_than_fit(on_gpu: bool, limit: int) -> None:
+    for k in (5, 100, 2000):
+        products = SimpleNamespace(is_cuda=on_gpu, shape=(k, 7, k))
+        at_once = analogies._at_once(cast(Tensor, products))
+        assert at_once == 1 or at_once * k**2 <= limit
+        assert (at_once + 1) * k**2 > limit
+
+
+@pytest.mark.filterwarnings("error")
+def test_buffers_have_the_shape_of_what_they_hold() -> None:
+    """Torch warns where it has to resize one."""
+    for search in ("exact", "approximate"):
+        assert len(mine_analogies(random_centroids(3, 6, 4), search=search).cosines) > 0

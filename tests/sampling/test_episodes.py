@@ -40,6 +40,11 @@ def test_an_episode_keeps_roles_apart_and_shapes_fixed(pairing: str, base_draw: 
     for example, label in zip(episode.base_examples.flatten(0, 1), episode.base_labels.flatten(), strict=True):
         assert rows[tuple(example.tolist())] == episode.base_classes[label]
     torch.testing.assert_close(episode.novel_prototypes, episode.novel_examples.mean(1))
+    centers = torch.stack([bank.of_class(c).mean(0) for c in episode.base_classes.tolist()])
+    torch.testing.assert_close(episode.base_prototypes, centers)
+    alpha = torch.softmax(-torch.cdist(episode.novel_prototypes, centers).square(), dim=-1)
+    torch.testing.assert_close(episode.class_weights, alpha)
+    assert torch.equal(episode.related, torch.ones(3, 5, dtype=torch.bool))
 
 
 @pytest.mark.parametrize("neighborhood", [SoftNeighborhood(3.0), HardNeighborhood(2), UniformNeighborhood()])
@@ -109,13 +114,30 @@ def test_direct_episodes_hold_all_base_classes_and_the_given_shots() -> None:
     assert {tuple(x.tolist()) for x in episode.novel_examples.flatten(0, 1)} == known
 
 
+def test_episodes_of_some_base_classes_hold_no_others() -> None:
+    bank, some = make_bank(), torch.tensor([7, 2, 5, 3])
+    plan = PairPlan(SoftNeighborhood(3.0), 10, "drawn", "similarity", "normalized")
+    rows = {tuple(x.tolist()): c for c in range(8) for x in bank.of_class(c)}
+    seen = set()
+    for seed in range(10):
+        episode = EpisodicSampler(bank, plan, 1, 2, some).draw(torch.Generator().manual_seed(seed))
+        novel = {rows[tuple(x.tolist())] for x in episode.novel_examples.flatten(0, 1)}
+        assert sorted([*novel, *episode.base_classes.tolist()]) == [2, 3, 5, 7]
+        seen |= novel
+    assert len(seen) > 1
+
+
 def test_the_same_seed_draws_the_same_episode() -> None:
     plan = PairPlan(SoftNeighborhood(3.0), 10, "drawn", "similarity", "normalized")
-    sampler = EpisodicSampler(make_bank(), plan, 3, 2)
-    one, two = (sampler.draw(torch.Generator().manual_seed(7)) for _ in range(2))
-    other = sampler.draw(torch.Generator().manual_seed(8))
-    assert torch.equal(one.base_examples, two.base_examples)
-    assert not torch.equal(one.base_examples, other.base_examples)
+    episodic = EpisodicSampler(make_bank(), plan, 3, 2)
+    direct = DirectSampler(make_bank(), make_bank(6, 12, seed=5), plan, 3, 2)
+    for sampler in (episodic, direct):
+        one, two = (sampler.draw(torch.Generator().manual_seed(7)) for _ in range(2))
+        other = sampler.draw(torch.Generator().manual_seed(8))
+        for name in ("novel_examples", "base_labels", "base_examples", "weights"):
+            assert torch.equal(getattr(one, name), getattr(two, name))
+        for name in ("novel_examples", "base_examples"):
+            assert not torch.equal(getattr(one, name), getattr(other, name))
 
 
 @pytest.mark.parametrize(

@@ -49,3 +49,22 @@ def test_centers_are_added_class_by_class() -> None:
     found = add_centers(torch.ones(5, 2), centers, torch.tensor([3, 0, 2]))
     assert found.dtype == torch.float32
     torch.testing.assert_close(found, 1 + centers.float()[[0, 0, 0, 2, 2]])
+
+
+def test_the_generator_alone_decides_a_draw() -> None:
+    factors, ranks = torch.randn(3, 2, generator=generator()), torch.tensor([2, 1])
+    mixed = torch.tensor([[0, 1], [1, 0]])
+
+    def draws(seed: int) -> list[torch.Tensor]:
+        source = torch.Generator().manual_seed(seed)
+        return [draw_gaussian(factors, 4, source, torch.double), draw_mixed(factors, ranks, mixed, source)]
+
+    for one, again, other in zip(draws(1), draws(1), draws(2), strict=True):
+        assert torch.equal(one, again)
+        assert not torch.equal(one, other)
+
+
+def test_every_center_needs_its_number() -> None:
+    for n_centers in (1, 3):
+        with pytest.raises(ValueError, match="zip"):
+            add_centers(torch.zeros(3, 1), torch.ones(n_centers, 1), torch.tensor([2, 1]))

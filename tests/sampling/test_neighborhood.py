@@ -56,6 +56,11 @@ def test_unknown_neighborhood_lists_the_known_ones() -> None:
         make_neighborhood("fuzzy", temperature=1.0, neighbors=1)
 
 
+def test_neighborhoods_by_name_have_their_settings() -> None:
+    made = {kind: make_neighborhood(kind, temperature=2.5, neighbors=4) for kind in ("soft", "hard", "uniform")}
+    assert made == {"soft": SoftNeighborhood(2.5), "hard": HardNeighborhood(4), "uniform": UniformNeighborhood()}
+
+
 @pytest.mark.parametrize("scale", [1e-6, 1.0, 1e6])
 @pytest.mark.parametrize("perplexity", [1.5, 5.0, 20.0])
 def test_calibration_reaches_the_perplexity_at_any_scale(scale: float, perplexity: float) -> None:
@@ -75,6 +80,15 @@ def test_calibration_of_few_or_equal_classes_is_finite(n: int) -> None:
     assert 0 < calibrated_temperature(torch.zeros(n, 2), 5.0) < float("inf")
 
 
+def test_calibration_of_two_classes_has_their_units_and_of_three_the_perplexity() -> None:
+    """With one neighbour, any temperature has the perplexity 1; that of the classes' distance knows their scale."""
+    assert calibrated_temperature(torch.tensor([[0.0, 0.0], [3.0, 4.0]]), 5.0) == pytest.approx(25)
+    corners = torch.tensor([[0.0], [1.0], [3.0]]).double()
+    temperature = calibrated_temperature(corners, 1.5)
+    others = torch.tensor([[1.0, 9.0], [1.0, 4.0], [9.0, 4.0]]).double()
+    assert mean_perplexity(others, temperature).item() == pytest.approx(1.5, rel=1e-6)
+
+
 def test_perplexity_of_a_flat_row_is_its_length() -> None:
     assert mean_perplexity(torch.zeros(1, 7), 1.0).item() == pytest.approx(7)
 
@@ -86,3 +100,14 @@ def test_calibration_of_many_classes_asks_a_spread_of_them(monkeypatch: pytest.M
     assert calibrated_temperature(prototypes, 5.0) == pytest.approx(everyone, rel=0.05)
     monkeypatch.setattr(temperature_module, "MOST_LEFT_OUT", 900)
     assert calibrated_temperature(prototypes, 5.0) == everyone
+    asked: list[int] = []
+
+    def spy(distances: torch.Tensor, temperature: float) -> torch.Tensor:
+        asked.append(len(distances))
+        return mean_perplexity(distances, temperature)
+
+    monkeypatch.setattr(temperature_module, "mean_perplexity", spy)
+    for most in (30, 25):
+        monkeypatch.setattr(temperature_module, "MOST_LEFT_OUT", most)
+        calibrated_temperature(prototypes[:90], 5.0)
+    assert set(asked) == {30, 23}  # every third, every fourth

@@ -54,3 +54,10 @@ def test_examples_that_are_sorted_already_are_not_copied() -> None:
     labels = torch.tensor([0, 0, 1, 2, 2, 2])
     assert ClassBank.from_examples(examples, labels, 3).features.data_ptr() == examples.data_ptr()
     assert ClassBank.from_examples(examples, labels.flip(0), 3).features.data_ptr() != examples.data_ptr()
+
+
+def test_rows_stored_column_by_column_are_given_row_by_row() -> None:
+    rows = StoredRows(np.asfortranarray(FEATURES))
+    for index in (slice(2, 9), torch.tensor([5, 1, 7])):
+        assert rows[index].is_contiguous()
+        np.testing.assert_array_equal(rows[index], FEATURES[index])

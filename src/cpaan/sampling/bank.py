@@ -96,7 +96,7 @@ class ClassBank:
         """Draw one example, independently and with replacement, for each entry of `classes` (any shape)."""
         uniform = torch.rand(classes.shape, generator=generator, device=self.device)
         counts = self.counts[classes]
-        # rand is below 1, but its product with a large count can round up to the count itself
+        # A draw of 1, which not every device rules out, would be the first example of the next class.
         offsets = (uniform * counts).long().minimum(counts - 1)
         return self.rows[self.starts[classes] + offsets]
 
