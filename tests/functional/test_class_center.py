@@ -151,3 +151,18 @@ def test_noise_falls_with_the_shots_and_is_bounded() -> None:
     assert float(found[0]) == pytest.approx(3**0.5 * model_of(BASE).within_deviation)
     many = model_of(BASE, CenterConstants(ridge=100.0))
     assert float(center_noise(many, torch.tensor([1]))) == pytest.approx(6 * many.within_deviation)
+
+
+def test_classes_that_differ_less_than_their_examples_still_tell_of_lengths() -> None:
+    base = RNG.normal(size=(9, 5))[BASE_LABELS] / 2 + RNG.normal(size=(270, 5))
+    model = model_of(base, CenterConstants(ridge=0.01))
+    assert float(model.gaussian.ratios.max()) < 1
+    means = np.stack([base[c == BASE_LABELS].mean(0) for c in range(9)])
+    assert model.center_length == pytest.approx(np.linalg.norm(means - means.mean(0), axis=1).mean())
+
+
+@pytest.mark.parametrize("scale", [0.1, 1.0, 7.0])
+def test_the_deviation_within_classes_is_in_the_unit_of_a_feature(scale: float) -> None:
+    examples = scale * BASE.reshape(9, 30, 5)
+    variance = examples.var(axis=1, ddof=1).mean()  # classes of one size: the mean of their variances is the pooled one
+    assert model_of(scale * BASE).within_deviation == pytest.approx(variance**0.5)

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch import Tensor
 
 from cpaan.functional.combinations import leading_combinations
 
@@ -22,6 +23,35 @@ def test_leading_combinations_of_rows_are_leading_eigenvectors(rows: int, positi
     found = torch.linalg.eigvalsh(U.mT @ M @ U).abs().sort(descending=True).values[:, :3].sum(-1)
     exact = torch.linalg.eigvalsh(M).abs().sort(descending=True).values[:, :3].sum(-1)
     torch.testing.assert_close(found, exact, rtol=1e-4, atol=0)
+
+
+def falling_rows(seed: int, ratio: float) -> Tensor:
+    """Give 24 rows whose lengths fall."""
+    W = torch.randn(24, 40, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+    return W * (ratio ** torch.arange(24)).unsqueeze(-1)
+
+
+def projector(vectors: Tensor) -> Tensor:
+    Q: Tensor = torch.linalg.qr(vectors).Q
+    return Q @ Q.mT
+
+
+def test_every_step_is_the_filter_of_the_matrix_that_the_rows_make_up() -> None:
+    W, signs = falling_rows(0, 0.95), torch.ones(24, 1, dtype=torch.float64)
+    signs[12:] = -1
+    M = W.mT @ (signs * W)
+    Q = torch.linalg.qr(W.mT @ leading_combinations(W @ W.mT, 12, 8, steps=0)).Q
+    for steps in (1, 2, 3):
+        Z = M @ Q
+        Q = torch.linalg.qr(M @ Z - Z.norm(dim=0).min() ** 2 / 2 * Q).Q
+        found = W.mT @ leading_combinations(W @ W.mT, 12, 8, steps=steps)
+        torch.testing.assert_close(projector(found), Q @ Q.mT, rtol=0, atol=1e-9)
+
+
+def test_matrices_of_a_batch_do_not_matter_to_each_other() -> None:
+    grams = [W @ W.mT for W in (falling_rows(0, 0.95), falling_rows(1, 0.5))]
+    alone = torch.stack([leading_combinations(gram, 12, 8) for gram in grams])
+    torch.testing.assert_close(leading_combinations(torch.stack(grams), 12, 8), alone, rtol=1e-6, atol=1e-9)
 
 
 @needs_cuda

@@ -2,7 +2,13 @@ import numpy as np
 import pytest
 import torch
 
-from cpaan.functional.covariance import covariance, deviation_factor, quick_truncated_factors, truncated_factor
+from cpaan.functional.covariance import (
+    covariance,
+    deviation_factor,
+    leading_rows,
+    quick_truncated_factors,
+    truncated_factor,
+)
 
 
 def test_covariance_is_the_population_covariance() -> None:
@@ -44,7 +50,7 @@ def test_truncated_factor_is_the_best_of_its_rank(n: int, rank: int) -> None:
     np.testing.assert_allclose(factor.T @ factor, best, atol=1e-10)
 
 
-@pytest.mark.parametrize("sizes", [[3, 2], [30, 17, 1], [80, 79, 5]])
+@pytest.mark.parametrize("sizes", [[3, 2], [6, 4], [30, 17, 1], [80, 79, 5]])
 @pytest.mark.parametrize("rank", [2, 6, 50])
 def test_quick_factors_of_all_variance_are_those_of_the_covariance(sizes: list[int], rank: int) -> None:
     generator = torch.Generator().manual_seed(0)
@@ -75,3 +81,20 @@ def test_quick_factors_of_classes_that_do_not_vary_are_zero() -> None:
     factors = quick_truncated_factors([torch.ones(40, 30), torch.ones(3, 30)], 5)
     assert torch.isfinite(factors).all()
     assert factors.abs().max() < 1e-6
+
+
+def test_quick_factors_are_the_same_twice_and_leave_the_global_generator_alone() -> None:
+    classes = [torch.randn(90, 120, generator=torch.Generator().manual_seed(0))]
+    before = torch.get_rng_state()
+    first = quick_truncated_factors(classes, 10)
+    assert torch.equal(torch.get_rng_state(), before)
+    torch.manual_seed(1)
+    assert torch.equal(quick_truncated_factors(classes, 10), first)
+
+
+def test_leading_rows_beyond_the_dimension_are_zero() -> None:
+    factor = torch.randn(9, 4, dtype=torch.double)
+    rows = leading_rows(factor, 7)
+    assert rows.shape == (7, 4)
+    assert (rows[4:] == 0).all()
+    torch.testing.assert_close(rows.T @ rows, factor.T @ factor)

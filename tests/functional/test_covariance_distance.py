@@ -7,6 +7,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from cpaan.functional import covariance_distance as module
+from cpaan.functional.combinations import leading_combinations
 from cpaan.functional.covariance import deviation_factor, leading_rows
 from cpaan.functional.covariance_distance import covariance_distance, eigenpairs_of_difference
 
@@ -17,10 +19,10 @@ def normal(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> Te
     return torch.randn(*shape, dtype=dtype, generator=torch.Generator().manual_seed(seed))
 
 
-def factors(N: int, P: int, r: int, D: int, seed: int = 0) -> Tensor:
+def factors(N: int, P: int, r: int, D: int, seed: int = 0, ratio: float = 0.8) -> Tensor:
     """Factors with orthogonal rows whose lengths fall."""
     axes: Tensor = torch.linalg.qr(normal(N, P, D, r, seed=seed)).Q.mT
-    return axes * (0.8 ** torch.arange(r, dtype=torch.float64)).unsqueeze(-1)
+    return axes * (ratio ** torch.arange(r, dtype=torch.float64)).unsqueeze(-1)
 
 
 def reference(base: Tensor, samples: Tensor, m: int) -> Tensor:
@@ -64,6 +66,58 @@ def test_long_factors_give_a_lower_bound_that_is_close_and_a_subgradient(r: int,
     step = 1e-4 * normal(2, s, D, seed=2)
     change = (reference(base, samples.detach() + step, m) - reference(base, samples.detach() - step, m)).sum() / 2
     assert float(change) == pytest.approx(float((samples.grad * step).sum()), rel=2e-2)
+
+
+@pytest.mark.parametrize(("r", "s"), [(100, 8), (8, 100)])
+def test_a_product_makes_up_for_the_rows_that_are_left_out(r: int, s: int) -> None:
+    D = 120
+    base = factors(2, 3, r, D, ratio=0.98 if r > s else 0.8)
+    samples = normal(2, s, D, seed=1) * (0.9 if r > s else 0.97) ** torch.arange(D) / s**0.5
+    assert float((1 - covariance_distance(base, samples, 5) / reference(base, samples, 5)).max()) < 3e-5
+
+
+@pytest.mark.parametrize(
+    ("r", "s", "D", "looked_at"),
+    [
+        (5, 4, 90, 9),
+        (70, 4, 90, 64),
+        (30, 34, 90, 64),
+        (60, 40, 90, 64),
+        (9, 40, 90, 49),
+        (9, 50, 90, 41),
+        (70, 50, 90, 64),
+        (9, 50, 12, 21),
+    ],
+)
+def test_few_rows_are_looked_at_first_however_long_the_factors(
+    r: int, s: int, D: int, looked_at: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is done with a Gram matrix grows with the cube of its size, and kernels hold no more than 64 rows."""
+    sizes = []
+
+    def recorded(gram: Tensor, positive: int, count: int) -> Tensor:
+        sizes.append(gram.shape[-1])
+        return leading_combinations(gram, positive, count)
+
+    monkeypatch.setattr(module, "leading_combinations", recorded)
+    base, samples = normal(2, 3, r, D).float(), normal(2, s, D, seed=1).float()
+    assert covariance_distance(base, samples, 3).dtype == torch.float32
+    assert sizes == [looked_at]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("s", [7, 30])
+def test_products_with_the_difference_have_all_digits_on_a_processor(s: int, shared: bool, dtype: torch.dtype) -> None:
+    base, samples = normal(1 if shared else 2, 3, 5, 20), normal(2, s, 20, seed=1)
+    rows = normal(2, 3, 4, 20, seed=2)
+    M = base.mT @ base - (samples.mT @ samples).unsqueeze(1)
+    difference = module._Difference(base.to(dtype), samples.to(dtype))
+    rounding = 300 * torch.finfo(dtype).eps
+    torch.testing.assert_close(difference.times(rows.to(dtype)).double(), -rows @ M, rtol=0, atol=rounding)
+    torch.testing.assert_close(
+        difference.among(rows.to(dtype)).double(), rows @ M @ rows.mT, rtol=0, atol=10 * rounding
+    )
 
 
 @pytest.mark.parametrize("shared", [False, True])

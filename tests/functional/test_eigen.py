@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from cpaan.errors import InputError
-from cpaan.functional.eigen import leading_eigenvectors
+from cpaan.functional.eigen import fixed_block, leading_eigenvectors, signs_beyond_rounding
 
 DTYPES = [torch.float64, torch.float32]
 
@@ -59,6 +59,25 @@ def test_whole_space_is_exact_without_iterations() -> None:
     torch.testing.assert_close(values.sort().values, torch.linspace(-3, 2, 12).double())
 
 
+def test_without_oversampling_the_whole_space_is_as_good() -> None:
+    M = with_spectrum(torch.linspace(-3, 2, 12))
+    values, _ = leading_eigenvectors(products(M), 12, (), 12, dtype=torch.float64, oversampling=0)
+    torch.testing.assert_close(values.sort().values, torch.linspace(-3, 2, 12).double())
+
+
+@pytest.mark.parametrize("iterations", [1, 2, 3])
+def test_steps_are_a_product_with_the_square_and_then_chebyshev_filters(iterations: int) -> None:
+    M = with_spectrum(torch.linspace(-1, 1, 80))
+    Q = fixed_block(80, 20, torch.float64, torch.device("cpu"))
+    for iteration in range(iterations):
+        Z = M @ Q
+        c = Z.norm(dim=0).min() if iteration else 0.0
+        Q = torch.linalg.qr(M @ Z - c**2 / 2 * Q).Q
+    expected = torch.linalg.eigvalsh(Q.mT @ M @ Q).abs().sort(descending=True).values[:6]
+    values, _ = leading_eigenvectors(products(M), 80, (), 6, dtype=torch.float64, iterations=iterations)
+    torch.testing.assert_close(values.abs(), expected, rtol=1e-9, atol=0)
+
+
 def test_start_at_the_eigenvectors_needs_no_iterations() -> None:
     M = with_spectrum(torch.linspace(-1, 1, 150))
     _, vectors = torch.linalg.eigh(M)
@@ -76,6 +95,47 @@ def test_useless_start_is_recovered_from(start: Tensor) -> None:
     M = with_spectrum(spectrum)
     values, _ = leading_eigenvectors(products(M), 150, (), 6, dtype=torch.float64, iterations=6, start=start)
     torch.testing.assert_close(values, spectrum[:6].double(), rtol=1e-4, atol=0)
+
+
+@pytest.mark.parametrize("start", [torch.zeros(150, 20), torch.ones(150, 30) / 12, torch.eye(150)[:, [0, 0, 1]]])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_any_start_is_made_a_whole_orthonormal_block(start: Tensor, dtype: torch.dtype) -> None:
+    identity = torch.eye(150, dtype=dtype)
+    values, _ = leading_eigenvectors(products(identity), 150, (), 20, dtype=dtype, iterations=0, start=start.double())
+    assert values.dtype == dtype
+    torch.testing.assert_close(values, torch.ones(20, dtype=dtype), rtol=0, atol=0.1)
+
+
+def test_every_matrix_of_a_batch_can_have_its_own_start() -> None:
+    M = torch.stack([with_spectrum(torch.linspace(-1, 1, 60), seed) for seed in range(4)]).reshape(2, 2, 60, 60)
+    vectors = torch.linalg.eigh(M).eigenvectors
+    start = torch.cat((vectors[..., :3], vectors[..., -3:]), dim=-1)
+    found, _ = leading_eigenvectors(products(M), 60, (2, 2), 6, dtype=torch.float64, iterations=1, start=start)
+    for i in range(2):
+        for j in range(2):
+            alone, _ = leading_eigenvectors(
+                products(M[i, j]), 60, (), 6, dtype=torch.float64, iterations=1, start=start[i, j]
+            )
+            torch.testing.assert_close(found[i, j].abs(), alone.abs())
+    assert (found.abs().sum(-1) - torch.linspace(-1, 1, 60).abs().topk(6).values.sum()).abs().max() < 1e-3
+
+
+@pytest.mark.parametrize("start", [None, torch.eye(30)[:, :4], torch.eye(30)[:, :4].expand(2, 3, 30, 4)])
+def test_the_operator_is_given_a_block_for_each_of_its_matrices(start: Tensor | None) -> None:
+    shapes = set()
+
+    def doubled(block: Tensor) -> Tensor:
+        shapes.add(tuple(block.shape))
+        return 2 * block
+
+    leading_eigenvectors(doubled, 30, (2, 3), 4, dtype=torch.float64, oversampling=5, start=start)
+    assert shapes == {(2, 3, 30, 9)}
+
+
+def test_signs_are_told_from_rounding_in_each_matrix_by_itself() -> None:
+    theta = torch.tensor([[[1.0, -1e-3], [1e-12, -1e-14]], [[0.0, 0.0], [-3.0, 1e-9]]])
+    expected = torch.tensor([[[1.0, -1.0], [1.0, -1.0]], [[0.0, 0.0], [-1.0, 0.0]]])
+    assert torch.equal(signs_beyond_rounding(theta), expected)
 
 
 def test_batches_agree_with_single_matrices() -> None:

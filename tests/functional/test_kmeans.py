@@ -1,5 +1,7 @@
 """k-means of many classes at once, against scikit-learn's and against what k-means must do."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 import torch
@@ -103,3 +105,86 @@ def test_groups_of_classes_do_not_change_the_result_of_a_class(monkeypatch: pyte
     parts = cluster(features[keep], labels[keep], 6)
     torch.testing.assert_close(parts.centroids.sort(1).values, whole.centroids.sort(1).values)
     torch.testing.assert_close(parts.inertia, whole.inertia)
+
+
+@pytest.mark.parametrize("limit", [1, 100, 1000, 5000, 10**6])
+def test_groups_of_classes_are_all_classes_once_and_as_few_as_can_be_held(
+    limit: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kmeans, "ELEMENTS_AT_ONCE", limit)
+    counts, width = torch.tensor([1, 9, 1, 2, 60, 1, 2, 1, 9, 3]), 10
+    by_size = torch.argsort(counts, stable=True)
+    groups = kmeans._groups(by_size, counts, width)
+    assert torch.equal(torch.cat(groups), by_size)
+
+    def held(classes: Tensor) -> int:
+        return len(classes) * int(counts[classes].max()) * width
+
+    assert all(len(classes) == 1 or held(classes) <= limit for classes in groups)
+    assert all(held(torch.cat((group, after[:1]))) > limit for group, after in pairwise(groups))
+
+
+def test_two_groups_that_fill_what_can_be_held_are_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kmeans, "ELEMENTS_AT_ONCE", 4 * 5 * 3)
+    assert len(kmeans._groups(torch.arange(4), torch.full((4,), 5), 3)) == 1
+
+
+def test_places_left_over_repeat_the_first_centroid_though_others_were_tried() -> None:
+    features = torch.tensor([[2.0, 2.0], [9.0, 9.0]]).repeat(30, 1)
+    found = cluster(features, torch.arange(30).repeat_interleave(2), 5)
+    assert found.sizes.tolist() == [[1, 1, 0, 0, 0]] * 30
+    assert torch.equal(found.centroids[:, 2:], found.centroids[:, :1].expand(-1, 3, -1))
+    assert torch.equal(found.centroids[:, :2].sort(1).values, features.reshape(30, 2, 2))
+
+
+def test_a_single_example_is_every_centroid() -> None:
+    found = cluster(torch.tensor([[3.0, 4.0]]), torch.tensor([0]), 4)
+    assert torch.equal(found.centroids, torch.tensor([[[3.0, 4.0]] * 4]))
+    assert found.sizes.tolist() == [[1, 0, 0, 0]]
+
+
+def test_empty_centroids_go_to_the_farthest_examples_in_turn() -> None:
+    examples = torch.tensor([[[0.1], [0.4], [0.2]]])
+    present, centroids = torch.ones(1, 3, dtype=torch.bool), torch.zeros(1, 5, 1)
+    nearest, distances = kmeans._assign(examples, present, centroids)
+    assert (nearest == 0).all()
+    moved = kmeans._means(examples, present, centroids, nearest, distances)
+    torch.testing.assert_close(moved.flatten(), torch.tensor([0.7 / 3, 0.4, 0.2, 0.1, 0.1]))
+
+
+def test_a_centroid_of_one_example_moves_to_it() -> None:
+    examples, present = torch.tensor([[[0.0], [1.0], [10.0]]]), torch.ones(1, 3, dtype=torch.bool)
+    centroids = torch.tensor([[[0.2], [8.0]]])
+    moved = kmeans._means(examples, present, centroids, *kmeans._assign(examples, present, centroids))
+    torch.testing.assert_close(moved.flatten(), torch.tensor([0.5, 10.0]))
+
+
+def test_in_single_precision_too_a_class_is_clustered_about_its_own_mean() -> None:
+    features, labels = blobs(3, 40)
+    offset = 1000.0 * (labels + 1).unsqueeze(1)
+    near, far = cluster(features, labels, 4), cluster(features + offset, labels, 4)
+    torch.testing.assert_close(far.inertia, near.inertia, rtol=1e-3, atol=0)
+
+
+@pytest.mark.parametrize("scale", [1e-15, 1e15])
+def test_a_class_of_any_unit_is_clustered_beside_one_of_another(scale: float) -> None:
+    features, labels = blobs(2, 60)
+    expected = cluster(features, labels, 8)
+    units = torch.tensor([scale, 1 / scale])
+    found = cluster(features * units[labels].unsqueeze(1), labels, 8)
+    torch.testing.assert_close(found.inertia / units**2, expected.inertia, rtol=1e-3, atol=0)
+
+
+def test_the_first_seed_is_any_example_alike() -> None:
+    """A greedy choice would favour the middle one."""
+    examples = torch.tensor([0.0, 1.0, 10.0]).view(1, 3, 1).repeat(6000, 1, 1)
+    seeds = kmeans._seeds(examples, torch.ones(6000, 3, dtype=torch.bool), 1, generator())
+    shares = torch.stack([(seeds == value).double().mean() for value in (0.0, 1.0, 10.0)])
+    assert (shares - 1 / 3).abs().max() < 0.03
+
+
+def test_an_example_that_is_a_seed_is_none_again_while_others_are_not() -> None:
+    distinct = torch.tensor([-1000.0, -999.99, -999.98, 1000.0, 1000.01])
+    examples = distinct.repeat(8).view(1, 40, 1).repeat(20, 1, 1)
+    seeds = kmeans._seeds(examples, torch.ones(20, 40, dtype=torch.bool), 5, generator())
+    assert torch.equal(seeds.squeeze(2).sort(1).values, distinct.expand(20, 5))

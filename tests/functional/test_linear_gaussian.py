@@ -11,6 +11,7 @@ from cpaan.functional.linear_gaussian import (
     LinearGaussian,
     between_covariance,
     class_moments,
+    class_parts,
     class_posterior,
     covariance_factor,
     diagonalize,
@@ -114,6 +115,12 @@ def test_moments_are_those_of_each_class() -> None:
     np.testing.assert_allclose(moments.within, scatter / (14 - 3))
 
 
+def test_parts_keep_the_order_of_the_examples() -> None:
+    labels = torch.tensor(RNG.permutation(np.repeat(np.arange(3), 40)))
+    for label, part in enumerate(class_parts(torch.arange(120.0).unsqueeze(1), labels, 3)):
+        assert part.flatten().tolist() == (labels == label).nonzero().flatten().tolist()
+
+
 def test_covariances_are_found_again_though_class_means_are_noisy() -> None:
     x, y = labelled(20_000, np.full(20_000, 2))
     moments = class_moments(x, y, 20_000)
@@ -140,6 +147,11 @@ def test_the_ridge_is_in_mean_variances_of_each_covariance(ridge: float) -> None
     torch.testing.assert_close(A @ A.T, moments.within + ridge * moments.within.trace() / D * eye)
     torch.testing.assert_close(A @ found.ratios.diag() @ A.T, between + ridge * between.trace() / D * eye)
     torch.testing.assert_close(found.mean, moments.means.mean(0))
+
+
+def test_the_ridge_is_one_unless_told_otherwise() -> None:
+    moments = class_moments(*labelled(30, np.full(30, 8)), 30)
+    torch.testing.assert_close(fit_linear_gaussian(moments).ratios, fit_linear_gaussian(moments, 1.0).ratios)
 
 
 def test_after_a_single_class_the_posterior_follows_the_shots() -> None:

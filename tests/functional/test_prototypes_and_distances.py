@@ -1,6 +1,9 @@
 import numpy as np
+import pytest
 import torch
+from scipy.spatial.distance import pdist
 
+from cpaan.functional import distances
 from cpaan.functional.distances import mean_within_class_distance, squared_distances
 from cpaan.functional.prototypes import class_counts, prototypes
 
@@ -23,8 +26,9 @@ def test_squared_distances_equal_the_sum_of_squared_differences() -> None:
 def test_squared_distances_survive_a_large_offset() -> None:
     left, right = torch.rand(4, 3), torch.rand(5, 3)
     near = squared_distances(left, right)
-    far = squared_distances(left + 1000, right + 1000)
-    torch.testing.assert_close(far, near, rtol=0, atol=2e-3)
+    for offset in (torch.tensor(1000.0), torch.tensor([1000.0, -1000.0, 500.0])):
+        far = squared_distances(left + offset, right + offset)
+        torch.testing.assert_close(far, near, rtol=0, atol=2e-3)
 
 
 def test_within_class_distance_averages_pairs_then_classes() -> None:
@@ -41,3 +45,15 @@ def test_within_class_distance_averages_pairs_then_classes() -> None:
 
 def test_within_class_distance_without_any_pair_is_zero() -> None:
     assert mean_within_class_distance(torch.eye(3), torch.arange(3), 3) == 0.0
+
+
+def test_large_banks_are_thinned_evenly_from_their_first_class_and_example(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(distances, "MOST_CLASSES", 3)
+    monkeypatch.setattr(distances, "MOST_EXAMPLES", 4)
+    rng = np.random.default_rng(2)
+    labels = rng.permutation(np.repeat(np.arange(8), [9, 5, 5, 4, 5, 5, 12, 5]))
+    features = rng.normal(size=(50, 3))
+    of_class = [features[labels == label] for label in (0, 3, 6)]
+    kept = [of_class[0][[0, 3, 6]], of_class[1], of_class[2][[0, 3, 6, 9]]]
+    expected = np.mean([pdist(x).mean() for x in kept])
+    assert mean_within_class_distance(torch.tensor(features), torch.tensor(labels), 8) == pytest.approx(expected)

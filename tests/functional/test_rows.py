@@ -2,8 +2,10 @@
 
 import pytest
 import torch
+from torch import Tensor
 
 from cpaan.functional import rows as module
+from cpaan.functional.prototypes import prototypes
 from cpaan.functional.rows import is_large, largest_absolute, row_blocks, row_mean
 
 ROWS = torch.randn(1000, 8, dtype=torch.double, generator=torch.Generator().manual_seed(0)) + 3
@@ -33,6 +35,26 @@ def test_the_largest_value_is_found_in_any_block(row: int) -> None:
     changed = ROWS.clone()
     changed[row, 3] = -77
     assert largest_absolute(changed) == 77
+
+
+class OnDisk:
+    """Rows that can only be read a few at a time."""
+
+    shape, device = ROWS.shape, ROWS.device
+
+    def __getitem__(self, rows: Tensor | slice, /) -> Tensor:
+        found = ROWS[rows]
+        assert found.numel() <= 100
+        return found
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_rows_that_do_not_fit_are_never_read_at_once() -> None:
+    torch.testing.assert_close(row_mean(OnDisk()), ROWS.mean(0), rtol=1e-14, atol=0)
+    assert largest_absolute(OnDisk()) == float(ROWS.abs().max())
+    labels = torch.arange(1000) % 7
+    expected = torch.stack([ROWS[labels == label].mean(0) for label in range(7)])
+    torch.testing.assert_close(prototypes(OnDisk(), labels, 7), expected, rtol=1e-13, atol=0)
 
 
 def test_a_row_longer_than_a_block_is_a_block() -> None:

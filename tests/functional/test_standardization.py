@@ -25,3 +25,10 @@ def test_features_that_do_not_vary_stay_finite_and_small(value: float) -> None:
     scaling = fit_standardization(features)
     assert scaling.apply(features).abs().max() < 1e-9
     assert scaling.apply(2 * features).abs().max() <= 1 + 1e-9
+
+
+@pytest.mark.parametrize("n", [1, 7])
+def test_features_of_zero_stay_in_their_unit(n: int) -> None:
+    scaling = fit_standardization(torch.zeros(n, 4, dtype=torch.float64))
+    assert scaling.factor == 1.0
+    assert torch.equal(scaling.origin, torch.zeros(4, dtype=torch.float64))

@@ -106,14 +106,13 @@ def _eigenpairs(base: Tensor, samples: Tensor, m: int) -> tuple[Tensor, Tensor]:
     difference = _Difference(base, samples)
     if few is not base or made is not samples:
         rows = difference.times(rows)
-    with full_precision():  # a Gram matrix of rows that depend on each other must not be more wrong than it is singular
-        rows = whitening(rows @ rows.mT).mT @ rows
-    among = difference.among(rows)
     with full_precision():
-        # Again: where one eigenvalue dwarfs the others, rows were all but parallel, and are not quite orthonormal yet.
-        T = whitening(rows @ rows.mT)
-        theta, W = eigh_by_size(T.mT @ among @ T)
-        return theta[..., :m], ((T @ W).mT @ rows)[..., :m, :]
+        # Twice: where one eigenvalue dwarfs the others, rows are all but parallel, and not quite orthonormal at once.
+        rows = whitening(rows @ rows.mT).mT @ rows
+        rows = whitening(rows @ rows.mT).mT @ rows
+    theta, W = eigh_by_size(difference.among(rows))
+    with full_precision():
+        return theta[..., :m], W.mT[..., :m, :] @ rows
 
 
 def _leading_directions(samples: Tensor) -> Tensor:

@@ -74,13 +74,13 @@ def cluster_classes(
 
 
 def _groups(by_size: Tensor, counts: Tensor, width: int) -> list[Tensor]:
-    groups, members = [], 0
-    for place, count in enumerate(counts[by_size].tolist(), start=1):
-        members += 1
-        if place == len(by_size) or (members + 1) * count * width > ELEMENTS_AT_ONCE:
-            groups.append(by_size[place - members : place])
-            members = 0
-    return groups
+    """Part classes into as few groups as can be held, each of its classes padded to the last and largest one."""
+    groups, first = [], 0
+    for place, count in enumerate(counts[by_size].tolist()):
+        if place > first and (place + 1 - first) * count * width > ELEMENTS_AT_ONCE:
+            groups.append(by_size[first:place])
+            first = place
+    return [*groups, by_size[first:]]
 
 
 def _lloyd(examples: Tensor, present: Tensor, k: int, iterations: int, generator: torch.Generator) -> Clusters:

@@ -7,7 +7,7 @@ form: both covariances are estimated on classes with many examples, and a class 
 posterior of its centre.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -126,8 +126,7 @@ def fit_linear_gaussian(moments: ClassMoments, ridge: float = 1.0) -> LinearGaus
     """
     mean, within = moments.means.mean(0), _with_ridge(moments.within, ridge)
     if len(moments.means) == 1:
-        model = diagonalize(mean, torch.zeros_like(within), within)
-        return LinearGaussian(mean, model.axes, model.inverse_axes, torch.full_like(mean, torch.inf))
+        return replace(diagonalize(mean, torch.zeros_like(within), within), ratios=torch.full_like(mean, torch.inf))
     return diagonalize(mean, _with_ridge(between_covariance(moments), ridge), within)
 
 

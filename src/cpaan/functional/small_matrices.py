@@ -50,7 +50,7 @@ def eigh_by_size(matrices: Tensor) -> tuple[Tensor, Tensor]:
     return values.gather(-1, order), vectors.gather(-1, order[..., None, :].expand(vectors.shape))
 
 
-def jacobi_eigh(matrices: Tensor, *, sweeps: int | None = None) -> tuple[Tensor, Tensor]:
+def jacobi_eigh(matrices: Tensor) -> tuple[Tensor, Tensor]:
     r"""Decompose small symmetric matrices by cyclic Jacobi rotations, all disjoint ones of a step at once.
 
     .. math:: A \leftarrow J^T A J, \quad V \leftarrow V J, \qquad
@@ -64,8 +64,6 @@ def jacobi_eigh(matrices: Tensor, *, sweeps: int | None = None) -> tuple[Tensor,
     ----------
     matrices : Tensor of shape (…, q, q)
         Symmetric.
-    sweeps : int, optional
-        Default 12 in double precision, 7 in single: enough for q up to 64. V is orthogonal after any number.
 
     Returns
     -------
@@ -87,7 +85,7 @@ def jacobi_eigh(matrices: Tensor, *, sweeps: int | None = None) -> tuple[Tensor,
     A = torch.nn.functional.pad(matrices / scale, (0, n - q, 0, n - q))
     V = torch.eye(n, dtype=dtype, device=A.device).expand(A.shape)[..., :q, :]
     keep, turn = _round_robin(n, dtype, A.device)
-    sweeps = (12 if dtype == torch.float64 else 7) if sweeps is None else sweeps
+    sweeps = 12 if dtype == torch.float64 else 7  # enough for q up to 64
     for _ in range(sweeps * (n - 1)):
         c, s = _rotations(A)
         J = torch.addcmul(c[..., None] * keep, s[..., None], turn)
