@@ -20,6 +20,7 @@ ROWS = 64  # of both factors together that are looked at first
 WHOLE, LEADING = 40, 32  # made examples that are taken as they are, and directions that stand for more of them
 PRODUCTS = 4  # that find those
 OVERSAMPLING = 6
+SHORT = 0.03  # square of the length that a row has left where what it adds to others is hardly more than rounding
 PAIRS_IN_CACHE = 200  # that a processor takes at a time
 
 
@@ -107,12 +108,21 @@ def _eigenpairs(base: Tensor, samples: Tensor, m: int) -> tuple[Tensor, Tensor]:
     if few is not base or made is not samples:
         rows = difference.times(rows)
     with full_precision():
-        # Twice: where one eigenvalue dwarfs the others, rows are all but parallel, and not quite orthonormal at once.
-        rows = whitening(rows @ rows.mT).mT @ rows
-        rows = whitening(rows @ rows.mT).mT @ rows
-    theta, W = eigh_by_size(difference.among(rows))
+        gram = rows @ rows.mT
+    rows = whitening(gram).mT @ rows
+    among = difference.among(rows)
     with full_precision():
-        return theta[..., :m], W.mT[..., :m, :] @ rows
+        # Again: where one eigenvalue dwarfs the others, rows were all but parallel, and are not quite orthonormal yet.
+        T = _whitening_of_long(rows @ rows.mT)
+        theta, W = eigh_by_size(T.mT @ among @ T)
+        return theta[..., :m], (T @ W[..., :m]).mT @ rows
+
+
+def _whitening_of_long(gram: Tensor) -> Tensor:
+    """Make rows orthonormal that are all but so, without the short ones: they depend on others but for rounding."""
+    is_long = gram.diagonal(dim1=-2, dim2=-1) > SHORT
+    both = is_long.unsqueeze(-1) & is_long.unsqueeze(-2)
+    return whitening(gram * both) * both
 
 
 def _leading_directions(samples: Tensor) -> Tensor:
