@@ -137,6 +137,7 @@ def test_pipes_and_devices_are_refused_at_once(tmp_path: Path) -> None:
         (b'{"base": ["a"], "novel": [NaN]}', "missing"),
         (b'{"base": ["a"], "novel": [["b"]]}', "cannot be a class name"),
         (b'{"base": {"a": 1}, "novel": ["b"]}', "give a list"),
+        (b'{"base": ["a"], "novel": ["\\ud800"]}', "half a character"),
     ],
 )
 def test_json_that_is_no_setup(tmp_path: Path, content: bytes, message: str) -> None:
@@ -263,13 +264,14 @@ def test_a_filter_that_is_a_plugin_is_refused(tmp_path: Path) -> None:
 
 def test_a_long_name_in_a_parquet_file_is_not_written_out_for_every_row(tmp_path: Path) -> None:
     arrow, library = pytest.importorskip("pyarrow"), import_module("pyarrow.parquet")
-    rows = 20_000
+    rows = 60_000
     names = arrow.DictionaryArray.from_arrays(np.zeros(rows, dtype=np.int32), ["x" * 20_000])
     table = arrow.table({"f0": arrow.array(np.zeros(rows, np.float32)), "label": names})
     library.write_table(table, tmp_path / "bank.parquet", store_schema=False)
-    before = arrow.total_allocated_bytes()
+    pool = arrow.default_memory_pool()
+    allowed = max(pool.max_memory(), pool.bytes_allocated() + 2**27)  # others may have had their peak before
     refused(read_features, tmp_path / "bank.parquet", "a class name has 20000 characters")
-    assert arrow.default_memory_pool().max_memory() - before < 2**27
+    assert pool.max_memory() <= allowed
     write_features(tmp_path / "bank.parquet", TREES)
     assert read_features(tmp_path / "bank.parquet") == TREES
 

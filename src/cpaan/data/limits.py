@@ -202,7 +202,22 @@ def parse_json(text: str | bytes, name: str) -> Any:
     except (ValueError, MemoryError) as error:
         raise InputError(f"{name} is no JSON file, or it is truncated or damaged: {error}") from error
     _require_shallow(value, name)
+    if not is_writable(value):
+        raise InputError(f"{name} is no JSON file that can be read: it holds half a character (a lone surrogate)")
     return value
+
+
+def is_writable(value: Any) -> bool:
+    """Tell whether all text of a value out of JSON can be written again: an escape can stand for half a character.
+
+    >>> is_writable({"oak": 3}), is_writable(["\\ud83d"])
+    (True, False)
+    """
+    try:
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def plain_name(name: object, path: str | os.PathLike[str]) -> str:

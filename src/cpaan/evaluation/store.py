@@ -14,7 +14,7 @@ from typing import Any
 
 from cpaan.data.atomic import make_folder, remove_leftovers, write_atomically
 from cpaan.data.csv_text import csv_text
-from cpaan.data.limits import MOST_JSON_BYTES, read_bytes, read_json
+from cpaan.data.limits import MOST_JSON_BYTES, is_writable, read_bytes, read_json
 from cpaan.data.lock import LOCK, locked
 from cpaan.errors import InputError
 from cpaan.evaluation.sample import SAMPLE
@@ -163,4 +163,5 @@ def _is_row(row: Any) -> bool:
     kinds: dict[str, tuple[type, ...]] = {"method": (str,), "setting": (str,), "shots": (int,), "trial": (int,)}
     known = all(type(row.get(name)) in kind for name, kind in kinds.items())
     numbers = all(row.get(name) is None or type(row[name]) in (int, float) for name in _MEASURED)
-    return known and numbers and not any(isinstance(value, dict | list) for value in row.values())
+    flat = not any(isinstance(value, dict | list) for value in row.values())
+    return known and numbers and flat and is_writable(row)
