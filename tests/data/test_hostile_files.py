@@ -313,6 +313,12 @@ def test_names_that_lead_out_of_a_folder(name: Any) -> None:
         plain_name(name, "config.json")
 
 
+def test_names_that_no_file_can_have() -> None:
+    assert plain_name("é" * 100, "config.json") == "é" * 100
+    with pytest.raises(InputError, match="longer than the name of a file"):
+        plain_name("é" * 101, "config.json")
+
+
 def test_what_does_not_fit_together() -> None:
     values = {"means": np.zeros((3, 2)), "counts": np.zeros(3, dtype=np.int64)}
     require_arrays(values, {"means": "CD float64", "counts": "C int"}, D=2)

@@ -18,6 +18,8 @@ MOST_JSON_BYTES = 2**26
 """The longest JSON text that is read: in memory it can take twenty times as much."""
 DEEPEST_JSON = 50
 """Lists in lists beyond this depth are refused."""
+LONGEST_NAME = 200
+"""Bytes of a name that files of a folder may be called by, less than any file system takes."""
 
 # Features pack well where most are zero, but a file that unpacks to more than this is made to fill the memory.
 _LARGEST_RATIO = 200
@@ -208,9 +210,9 @@ def parse_json(text: str | bytes, name: str) -> Any:
 
 
 def is_writable(value: Any) -> bool:
-    """Tell whether all text of a value out of JSON can be written again: an escape can stand for half a character.
+    r"""Tell whether all text of a value out of JSON can be written again: an escape can stand for half a character.
 
-    >>> is_writable({"oak": 3}), is_writable(["\\ud83d"])
+    >>> is_writable({"oak": 3}), is_writable(["\ud83d"])
     (True, False)
     """
     try:
@@ -244,6 +246,8 @@ def plain_name(name: object, path: str | os.PathLike[str]) -> str:
     """
     if not isinstance(name, str) or not name or name.startswith(".") or any(mark in name for mark in "/\\:\0"):
         raise InputError(f"{path}: {name!r:.100} is no plain name, and could lead out of its folder")
+    if len(name.encode()) > LONGEST_NAME:
+        raise InputError(f"{path}: {name!r:.100} is longer than the name of a file may be")
     return name
 
 
