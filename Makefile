@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test check format clean browser docs dist fresh audit mutants
+.PHONY: demo test check format clean browser docs dist fresh audit mutants coverage
 .DEFAULT_GOAL := demo
 
 $(STAMP): pyproject.toml constraints.txt
@@ -61,6 +61,11 @@ mutants:
 	test -x build/mutants/bin/mutmut || ($(PYTHON) -m venv build/mutants && build/mutants/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt mutmut 'pytest<9' hypothesis scipy -e .)
 	OMP_NUM_THREADS=1 build/mutants/bin/mutmut run
 	build/mutants/bin/mutmut results
+
+# Lines of the package that the tests run through, in their own process.
+coverage: $(STAMP)
+	$(BIN)/python -m coverage run --source=src/cpaan -m pytest
+	$(BIN)/python -m coverage report --skip-covered --skip-empty
 
 clean:
 	rm -rf $(VENV) demo site dist build mutants .mypy_cache .pytest_cache .ruff_cache .import_linter_cache

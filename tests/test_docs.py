@@ -211,6 +211,7 @@ PREPARE: dict[str, Callable[[], None]] = {
     "docs/choosing-a-method.md": prepare_bank,
     "docs/images-to-features.md": prepare_images,
     "docs/reproduce-imagenet.md": prepare_imagenet,
+    "docs/training.md": prepare_bank,
 }
 
 
