@@ -23,7 +23,7 @@ from cpaan.data.archive import read_bank, read_table
 from cpaan.data.class_names import IndexArray, raise_unknown, show_names
 from cpaan.data.feature_set import FeatureSet
 from cpaan.data.hdf5 import Hdf5Features, is_hdf5
-from cpaan.data.limits import read_json
+from cpaan.data.json_file import read_json
 from cpaan.data.setup import Setup, read_setup
 from cpaan.data.shots import ShotSource
 from cpaan.errors import InputError

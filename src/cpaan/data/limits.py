@@ -4,7 +4,6 @@ Sizes are held against limits before memory is taken, names from a file never le
 wrong while a file is read becomes an `InputError` that names it.
 """
 
-import json
 import math
 import os
 import stat
@@ -14,10 +13,6 @@ from typing import Any
 
 from cpaan.errors import InputError
 
-MOST_JSON_BYTES = 2**26
-"""The longest JSON text that is read: in memory it can take twenty times as much."""
-DEEPEST_JSON = 50
-"""Lists in lists beyond this depth are refused."""
 LONGEST_NAME = 200
 """Bytes of a name that files of a folder may be called by, less than any file system takes."""
 
@@ -143,85 +138,6 @@ def read_bytes(path: str | os.PathLike[str], most: int) -> bytes:
     return content
 
 
-def read_json(path: str | os.PathLike[str]) -> Any:
-    """Read a JSON file.
-
-    Parameters
-    ----------
-    path : str or path
-        The file.
-
-    Returns
-    -------
-    object
-        What it holds.
-
-    Raises
-    ------
-    InputError
-        Where the file is missing, no JSON, longer than 64 MiB or nested deeper than 50.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> from pathlib import Path
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     _ = Path(folder, "split.json").write_text("[[3, 1]]")
-    ...     read_json(f"{folder}/split.json")
-    [[3, 1]]
-    """
-    return parse_json(read_bytes(path, MOST_JSON_BYTES), f"{path}")
-
-
-def parse_json(text: str | bytes, name: str) -> Any:
-    """Parse a JSON text that is not too long nor too deep.
-
-    Parameters
-    ----------
-    text : str or bytes
-        The text.
-    name : str
-        What messages call it.
-
-    Returns
-    -------
-    object
-        What it holds.
-
-    Examples
-    --------
-    >>> parse_json("[" * 60 + "]" * 60, "split.json")
-    Traceback (most recent call last):
-    ...
-    cpaan.errors.InputError: split.json is no JSON file that can be read: it is nested deeper than 50
-    """
-    if len(text) > MOST_JSON_BYTES:
-        raise InputError(f"{name} has more than {MOST_JSON_BYTES / 2**20:.0f} MiB, the most that is read of JSON")
-    try:
-        value = json.loads(text)
-    except RecursionError as error:
-        raise InputError(f"{name} is no JSON file that can be read: it is nested deeper than {DEEPEST_JSON}") from error
-    except (ValueError, MemoryError) as error:
-        raise InputError(f"{name} is no JSON file, or it is truncated or damaged: {error}") from error
-    _require_shallow(value, name)
-    if not is_writable(value):
-        raise InputError(f"{name} is no JSON file that can be read: it holds half a character (a lone surrogate)")
-    return value
-
-
-def is_writable(value: Any) -> bool:
-    r"""Tell whether all text of a value out of JSON can be written again: an escape can stand for half a character.
-
-    >>> is_writable({"oak": 3}), is_writable(["\ud83d"])
-    (True, False)
-    """
-    try:
-        json.dumps(value, ensure_ascii=False).encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
 def plain_name(name: object, path: str | os.PathLike[str]) -> str:
     """Give a name that a file says of another file beside it; refuse one that would lead out of the folder.
 
@@ -342,18 +258,3 @@ def positive_number(value: object, name: str, *, or_zero: bool = False) -> float
     if too_large or not (0 < number < math.inf or (or_zero and number == 0)):
         raise InputError(f"{name} is {value!r:.100}; it must be a number {'from' if or_zero else 'above'} 0")
     return number
-
-
-def _require_shallow(value: Any, name: str) -> None:
-    level = [value]
-    for _ in range(DEEPEST_JSON):
-        level = [
-            child
-            for each in level
-            if isinstance(each, (dict, list))
-            for child in (each.values() if isinstance(each, dict) else each)
-            if isinstance(child, (dict, list))
-        ]
-        if not level:
-            return
-    raise InputError(f"{name} is no JSON file that can be read: it is nested deeper than {DEEPEST_JSON}")

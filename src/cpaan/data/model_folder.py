@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cpaan.data.atomic import replacing, write_atomically
-from cpaan.data.limits import read_json, reading, require_file
+from cpaan.data.json_file import read_json
+from cpaan.data.limits import reading, require_file
 from cpaan.errors import InputError
 
 if TYPE_CHECKING:

@@ -17,7 +17,8 @@ from cpaan.data.arrow_columns import feature_matrix, label_values, numbered_colu
 from cpaan.data.atomic import replacing
 from cpaan.data.feature_set import FeatureSet
 from cpaan.data.feature_table import FeatureTable, class_array, make_table
-from cpaan.data.limits import parse_json, reading, require_file, require_plausible
+from cpaan.data.json_file import parse_json
+from cpaan.data.limits import reading, require_file, require_plausible
 from cpaan.data.parquet_footer import claimed_values
 from cpaan.errors import InputError
 from cpaan.extras import import_extra

@@ -15,7 +15,7 @@ from typing import Any
 
 from cpaan.data.class_names import show_names
 from cpaan.data.containers import as_labels
-from cpaan.data.limits import read_json
+from cpaan.data.json_file import read_json
 from cpaan.errors import InputError
 
 _PARTS = (1, 2)

@@ -14,7 +14,8 @@ from typing import Any
 
 from cpaan.data.atomic import make_folder, remove_leftovers, write_atomically
 from cpaan.data.csv_text import csv_text
-from cpaan.data.limits import MOST_JSON_BYTES, is_writable, read_bytes, read_json
+from cpaan.data.json_file import MOST_JSON_BYTES, is_writable, read_json
+from cpaan.data.limits import read_bytes
 from cpaan.data.lock import LOCK, locked
 from cpaan.errors import InputError
 from cpaan.evaluation.sample import SAMPLE

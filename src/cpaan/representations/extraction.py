@@ -18,7 +18,8 @@ from cpaan.data.array_file import read_header
 from cpaan.data.atomic import write_atomically
 from cpaan.data.feature_set import FeatureSet
 from cpaan.data.hdf5 import write_hdf5
-from cpaan.data.limits import read_json, reading
+from cpaan.data.json_file import read_json
+from cpaan.data.limits import reading
 from cpaan.data.outputs import require_writable_file
 from cpaan.errors import InputError
 from cpaan.representations.encoders import Encoder
