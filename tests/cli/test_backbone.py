@@ -138,7 +138,9 @@ def test_wrong_arguments_are_refused_with_nothing_written(images: Path, tmp_path
 
 
 def test_help_says_that_code_is_run() -> None:
-    assert "whose code is run" in " ".join(cpaan("features", "extract", "--help").output.replace("│", " ").split())
+    assert "RUNS THAT CODE, so name only what you trust" in " ".join(
+        cpaan("features", "extract", "--help").output.replace("│", " ").split()
+    )
 
 
 def test_unreadable_images_are_listed(images: Path, tmp_path: Path) -> None:

@@ -176,7 +176,7 @@ def test_what_cannot_be_used_is_refused(here: Path) -> None:
     np.savez("labels.npz", y=[1, 2])
     assert_refused(cpaan("predict", "M", "labels.npz", "-o", "out.csv"), "no array called features")
     np.save("objects.npy", np.array([{}], dtype=object), allow_pickle=True)
-    assert_refused(cpaan("predict", "M", "objects.npy", "-o", "out.csv"), "holds Python objects")
+    assert_refused(cpaan("predict", "M", "objects.npy", "-o", "out.csv"), "holds an array of Python objects")
     np.savez("nan.npz", X=[[1.0, np.nan, 0, 0, 0]])
     assert_refused(cpaan("predict", "M", "nan.npz", "-o", "out.csv"), "NaN")
     assert not Path("out.csv").exists()

@@ -124,7 +124,7 @@ def test_a_checkpoint_of_another_run_is_refused_and_a_torn_one_passed_over(colou
     with pytest.raises(InputError, match=r"another run \(other numbers\)"):
         train_backbone(index, replace(given, recipe=recipe(epochs=7)), folder, resume=True)
     (kept[1] / "model.safetensors").write_bytes(b"torn")
-    with pytest.warns(UserWarning, match="truncated or damaged.*taking the checkpoint before it"):
+    with pytest.warns(UserWarning, match="truncated or damaged.*taking the one before it"):
         resumed = train_backbone(index, given, folder, resume=True)
     assert losses(resumed) == losses(train_backbone(index, given, tmp_path / "whole"))
 

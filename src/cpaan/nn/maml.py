@@ -1,6 +1,7 @@
 """The learner that MAML trains: an embedding and a head for any number of classes, adapted by gradient descent."""
 
 import math
+from copy import deepcopy
 from typing import NamedTuple
 
 import torch
@@ -85,7 +86,9 @@ class AdaptiveLearner(nn.Module):
         return self._scores(adapted, self._bounded(features))
 
     def _scores(self, adapted: Adapted, features: Tensor) -> Tensor:
-        embedded: Tensor = functional_call(self.embedding, adapted.body, (features,))
+        # The call puts other parameters into the module while it lasts, and threads beside must not find them there.
+        own = deepcopy(self.embedding, {id(parameter): parameter for parameter in self.embedding.parameters()})
+        embedded: Tensor = functional_call(own, adapted.body, (features,))
         return embedded @ adapted.weights.T + adapted.biases
 
     def _start(self, support: Tensor, labels: Tensor, n_classes: int) -> Adapted:
