@@ -122,6 +122,8 @@ def test_pipes_and_devices_are_refused_at_once(tmp_path: Path) -> None:
     [
         (b"[" * 100_000, "nested deeper than 50"),
         (b"[" * 60 + b"]" * 60, "nested deeper than 50"),
+        (b'["\\"[", ' + b"[" * 50 + b"]" * 51, "nested deeper than 50"),
+        (("[" * 60 + "]" * 60).encode("utf-16"), "nested deeper than 50"),
         (b'{"base": ' * 60 + b"1" + b"}" * 60, "nested deeper than 50"),
         (b'{"base": ["a"], "novel": [' + b"9" * 5000 + b"]}", "no JSON"),
         (b"\xff\xfe\x00\xd8", "no JSON"),
@@ -333,3 +335,16 @@ def test_an_archive_that_is_no_file_of_arrays(tmp_path: Path) -> None:
         archive.writestr("features.npy", b"no array")
     (tmp_path / "bank.npz").write_bytes(content.getvalue())
     refused(read_features, tmp_path / "bank.npz", "damaged")
+
+
+def test_brackets_in_names_are_no_depth(tmp_path: Path) -> None:
+    names = ["[" * 60, '"[{' * 30, "\\" + "{" * 60]
+    (tmp_path / "setup.json").write_text(json.dumps({"base": names, "novel": ["b"]}))
+    assert read_json(tmp_path / "setup.json")["base"] == names
+    (tmp_path / "deep.json").write_text("[" * 50 + "]" * 50)
+    assert read_json(tmp_path / "deep.json")
+
+
+def test_times_without_a_unit_are_no_class_names(tmp_path: Path) -> None:
+    np.savez(tmp_path / "bank.npz", features=np.zeros((2, 1), np.float32), labels=np.zeros(2, "m8"))
+    refused(read_features, tmp_path / "bank.npz", "cannot be a class name")

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from typing import Any
 
 from cpaan.data.limits import read_bytes
@@ -11,6 +12,8 @@ MOST_JSON_BYTES = 2**26
 """The longest JSON text that is read: in memory it can take twenty times as much."""
 DEEPEST_JSON = 50
 """Lists in lists beyond this depth are refused."""
+
+_MARKS = re.compile(r'\\.|["\[\]{}]', re.DOTALL)  # what a backslash hides is no end of a string
 
 
 def read_json(path: str | os.PathLike[str]) -> Any:
@@ -68,15 +71,43 @@ def parse_json(text: str | bytes, name: str) -> Any:
     if len(text) > MOST_JSON_BYTES:
         raise InputError(f"{name} has more than {MOST_JSON_BYTES / 2**20:.0f} MiB, the most that is read of JSON")
     try:
-        value = json.loads(text)
-    except RecursionError as error:
-        raise InputError(f"{name} is no JSON file that can be read: it is nested deeper than {DEEPEST_JSON}") from error
+        plain = text if isinstance(text, str) else text.decode(json.detect_encoding(text))
+    except UnicodeDecodeError as error:
+        raise InputError(f"{name} is no JSON file, or it is damaged: {error}") from error
+    require_shallow(plain, name)
+    try:
+        value = json.loads(plain)
     except (ValueError, MemoryError) as error:
         raise InputError(f"{name} is no JSON file, or it is truncated or damaged: {error}") from error
-    _require_shallow(value, name)
     if not is_writable(value):
         raise InputError(f"{name} is no JSON file that can be read: it holds half a character (a lone surrogate)")
     return value
+
+
+def require_shallow(text: str, name: str) -> None:
+    """Refuse a JSON text that is nested too deep, before it is parsed: the parser takes minutes for a long one.
+
+    Parameters
+    ----------
+    text : str
+        The text, which need not be JSON.
+    name : str
+        What the message calls it.
+
+    Examples
+    --------
+    >>> require_shallow('["[[[[[[", []]', "split.json")
+    """
+    depth, quoted = 0, False
+    for mark in _MARKS.finditer(text):
+        if mark[0] == '"':
+            quoted = not quoted
+        elif not quoted and mark[0] in "[{":
+            depth += 1
+            if depth > DEEPEST_JSON:
+                raise InputError(f"{name} is no JSON file that can be read: it is nested deeper than {DEEPEST_JSON}")
+        elif not quoted and mark[0] in "]}":
+            depth -= 1
 
 
 def is_writable(value: Any) -> bool:
@@ -90,18 +121,3 @@ def is_writable(value: Any) -> bool:
     except UnicodeEncodeError:
         return False
     return True
-
-
-def _require_shallow(value: Any, name: str) -> None:
-    level = [value]
-    for _ in range(DEEPEST_JSON):
-        level = [
-            child
-            for each in level
-            if isinstance(each, (dict, list))
-            for child in (each.values() if isinstance(each, dict) else each)
-            if isinstance(child, (dict, list))
-        ]
-        if not level:
-            return
-    raise InputError(f"{name} is no JSON file that can be read: it is nested deeper than {DEEPEST_JSON}")

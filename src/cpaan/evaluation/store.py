@@ -14,7 +14,7 @@ from typing import Any
 
 from cpaan.data.atomic import make_folder, remove_leftovers, write_atomically
 from cpaan.data.csv_text import csv_text
-from cpaan.data.json_file import MOST_JSON_BYTES, is_writable, read_json
+from cpaan.data.json_file import MOST_JSON_BYTES, is_writable, read_json, require_shallow
 from cpaan.data.limits import read_bytes
 from cpaan.data.lock import LOCK, locked
 from cpaan.errors import InputError
@@ -110,8 +110,10 @@ class RunFolder:
 
     def _parsed(self, line: bytes, number: int) -> Row | None:
         try:
-            row = json.loads(line)
-        except (ValueError, RecursionError):
+            text = line.decode()
+            require_shallow(text, f"{self.results}")
+            row = json.loads(text)
+        except ValueError:
             return None
         if not _is_row(row):
             raise InputError(f"{self.results} is damaged: line {number} is no result; remove the line")

@@ -188,7 +188,7 @@ def _is_missing(label: Any) -> bool:
 def _is_hashable(label: Any) -> bool:
     try:
         hash(label)
-    except TypeError:
+    except (TypeError, ValueError):  # the latter where NumPy has a timedelta64 without a unit
         return False
     # A tensor hashes by identity, so that two equal ones would be two classes.
     return container_of(label) == "other"
