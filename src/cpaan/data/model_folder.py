@@ -128,7 +128,8 @@ def read_shapes(path: Path) -> dict[str, tuple[int, ...]]:
 
     require_file(path)
     with reading(path, "is truncated or damaged"), safe_open(path, framework="numpy") as file:
-        return {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
+        names = file.keys()  # what is open here has this, but cannot be iterated itself
+        return {name: tuple(file.get_slice(name).get_shape()) for name in names}
 
 
 def _checksum(path: Path) -> str:
