@@ -403,9 +403,10 @@ def test_models_from_before_centers_load_as_they_were(tmp_path: Path) -> None:
     augmenter.save(tmp_path)
     path = tmp_path / "config.json"
     config = json.loads(path.read_text())
-    for old in ("center", "expected_gain"):
+    for old in ("center", "expected_gain", "completion"):
         assert config.pop(old) is None
-    for new in ("anchor", "search_rounds"):
+    assert config.pop("size") == 1
+    for new in ("anchor", "search_rounds", "completion", "patience"):
         del config["numbers"][new]
         del config["parameters"][new]
     path.write_text(json.dumps(config))

@@ -8,7 +8,9 @@ import torch
 from sklearn.base import clone
 
 from cpaan import CPAAN, InputError
+from cpaan.augmenters.held_out_score import HeldOutScore
 from cpaan.data.model_folder import TENSORS
+from cpaan.nn.networks import Networks
 from cpaan.sampling.episodes import Episode, EpisodicSampler
 from cpaan.training.callbacks import (
     Callback,
@@ -96,6 +98,18 @@ def test_the_best_networks_are_kept_where_training_was_not_stopped_too_and_a_sec
     assert (stopping.best_episode, stopping.best_value) == (1, 5.0)
 
 
+def test_looks_may_be_rarer_than_logging_steps_and_ties_may_count() -> None:
+    told = Told([50.0, 99.0, 70.0, 99.0, 99.0, 70.0, 99.0, 99.0])
+    stopping = EarlyStopping(patience=2, every=3, ties=True)
+    augmenter = CPAAN(callbacks=[told, stopping], **TINY).fit(X, y)
+    assert stopping.values == {1: 50.0, 3: 70.0, 6: 70.0}
+    assert stopping.best_episode == 6
+    assert same(weights(augmenter), told.seen[5])
+    strict = EarlyStopping(patience=2, every=3)
+    CPAAN(callbacks=[Told(told.scores), strict], **TINY).fit(X, y)
+    assert strict.best_episode == 3
+
+
 def test_a_loss_is_better_where_it_is_lower() -> None:
     stopping = EarlyStopping("cycle_base", patience=100)
     augmenter = CPAAN(callbacks=[stopping], **TINY).fit(X, y)
@@ -139,6 +153,68 @@ def test_networks_are_scored_on_classes_that_they_are_not_trained_on(monkeypatch
     assert augmenter.classes_ == tuple(range(12))  # and lend afterwards
     assert len(stopping.values) == 8
     assert 100 / 3 < max(stopping.values.values()) <= 100  # better than guessing among three
+
+
+AUTO: dict[str, Any] = {
+    **TINY,
+    "recipe": "default",
+    "episodes": 60,
+    "novel_per_episode": 4,
+    "patience": 2,
+}
+X_AUTO = (3 * rng.normal(size=(20, 1, 6)) + rng.normal(size=(20, 12, 6))).reshape(-1, 6)
+Y_AUTO = np.repeat(np.arange(20), 12)
+
+
+def test_the_default_stops_by_itself_where_the_score_does_not_rise(monkeypatch: pytest.MonkeyPatch) -> None:
+    scores = iter([10.0, 60.0, 50.0, 60.0, 40.0, 30.0])
+    seen: list[dict[str, torch.Tensor]] = []
+
+    def told(_: HeldOutScore, networks: Networks) -> float:
+        seen.append({name: value.clone() for name, value in networks.state_dict().items()})
+        return next(scores)
+
+    monkeypatch.setattr(HeldOutScore, "__call__", told)
+    augmenter = CPAAN(**AUTO).fit(X_AUTO, Y_AUTO)
+    assert len(seen) == 6
+    assert augmenter.history_["episode"][-1] == 25  # logged at each, looked at in 1, 5, 10, …, 25
+    assert same(weights(augmenter), seen[3])
+
+
+@pytest.mark.parametrize("changes", [{"held_out": 0.0}, {"patience": 0}, {"held_out": 0.2}, {"recipe": "quick"}])
+def test_nothing_stops_a_training_unasked_otherwise(changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(HeldOutScore, "__call__", lambda *_: pytest.fail("looked at"))
+    settings = {**AUTO, **changes}
+    if settings["recipe"] == "quick":
+        del settings["patience"]
+    assert CPAAN(**settings).fit(X_AUTO, Y_AUTO).history_["episode"][-1] == 60
+
+
+def test_few_base_classes_are_all_trained_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(HeldOutScore, "__call__", lambda *_: pytest.fail("looked at"))
+    few = slice(0, 19 * 12)
+    assert CPAAN(**AUTO).fit(X_AUTO[few], Y_AUTO[few]).history_["episode"][-1] == 60
+
+
+def test_a_training_that_stops_by_itself_can_be_resumed(tmp_path: Path) -> None:
+    whole = CPAAN(**AUTO).fit(X_AUTO, Y_AUTO)
+
+    def kill(event: TrainingEvent) -> None:
+        if event.episode == 12:
+            raise KeyboardInterrupt
+
+    saved = Checkpoints(tmp_path, every=4, resume=True)
+    with pytest.raises(KeyboardInterrupt):
+        CPAAN(callbacks=[kill, saved], **AUTO).fit(X_AUTO, Y_AUTO)
+    resumed = CPAAN(callbacks=[lambda _: None, saved], **AUTO).fit(X_AUTO, Y_AUTO)
+    assert resumed.history_ == whole.history_
+    assert same(weights(resumed), weights(whole))
+
+
+@pytest.mark.parametrize("held_out", ["none", 1.0, -0.1])
+def test_shares_that_are_none_are_refused(held_out: Any) -> None:
+    with pytest.raises(InputError, match="held_out must be a share"):
+        CPAAN(held_out=held_out, **AUTO).fit(X_AUTO, Y_AUTO)
 
 
 def test_looking_at_the_score_changes_nothing() -> None:

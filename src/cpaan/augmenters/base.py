@@ -125,7 +125,7 @@ class BaseAugmenter(SavedEstimator, BaseOverSampler):
         check_novel(novel, self.classes_, self.n_features_in_)
         if hasattr(self, "feature_names_in_") and container_of(X_novel) in ("pandas", "polars"):
             validate_data(self, X_novel, skip_check_array=True, reset=False)
-        wanted = self._wanted(novel, self.per_class if per_class is None else per_class, self.average_size_)
+        wanted = self._wanted(novel, self.per_class if per_class is None else per_class, self._filled_size())
         made = self._make_in_range(novel, wanted)
         return restore_features(made, X_novel), restore_labels(_names(novel, wanted), y_novel)
 
@@ -206,6 +206,10 @@ class BaseAugmenter(SavedEstimator, BaseOverSampler):
             return numbers
         check_count("per_class", self.per_class)
         return {name: self.per_class if number else 0 for name, number in numbers.items()}
+
+    def _filled_size(self) -> int:
+        """Give the size that novel classes are filled up to."""
+        return self.average_size_
 
     def _remember(self: AugmenterT, base: FeatureSet) -> AugmenterT:
         self.classes_, self.n_features_in_ = base.classes, base.dimension

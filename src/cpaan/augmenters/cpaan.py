@@ -42,7 +42,7 @@ class CPAAN(BaseAugmenter):
         Decides every random draw. The same integer on the same machine gives the same bits.
     per_class : int, optional
         Synthetic examples for each novel class; by default as many as fill it up to the average size of the base
-        classes.
+        classes, or twice or four times that, if it gains on base classes held out as if novel.
     sampling_strategy : float, str, dict or callable
         Which classes `fit_resample` fills up, and to what size: as in imbalanced-learn, or ``"base_mean"``; see
         `cpaan.augmenters.base.BaseAugmenter`.
@@ -57,9 +57,11 @@ class CPAAN(BaseAugmenter):
         Called as often with a `TrainingEvent`, by which they may also look at the networks, score them, and end
         training; see `cpaan.training.callbacks` for early stopping, checkpoints, printed progress and TensorBoard. A
         training that is to survive a crash has ``Checkpoints(folder, resume=True)``: the same call goes on with it.
-    held_out : float
+    held_out : float or "auto"
         Share of the base classes that networks are not trained on, so that callbacks can score them on these as if
-        novel. They still lend examples to novel classes afterwards. Not used by `fit_direct`.
+        novel. They still lend examples to novel classes afterwards. ``"auto"``, where the recipe has patience and
+        there are at least twenty base classes of ten examples: a quarter of them, by which `fit` itself decides when
+        to stop and which networks to keep. Otherwise none. Not used by `fit_direct`.
     episodes, learning_rate, … : optional
         Any number of the recipe, by name; see `cpaan.training.recipe.Recipe`.
 
@@ -75,7 +77,7 @@ class CPAAN(BaseAugmenter):
         then give; see `cpaan.augmenters.advice`.
     history_ : dict, the episodes of the logging steps and the mean of every loss term at each
     classes_ : tuple, names of the base classes
-    average_size_ : int, average number of examples of a base class
+    average_size_ : int, average number of examples of a base class; novel ones are made ``model_.size`` times as large
     n_features_in_ : int
 
     Notes
@@ -115,7 +117,7 @@ class CPAAN(BaseAugmenter):
         device: str = "auto",
         tell: Callable[[Progress], None] | None = None,
         callbacks: Sequence[Callback] = (),
-        held_out: float = 0.0,
+        held_out: float | str = "auto",
         episodes: int | None = None,
         learning_rate: float | None = None,
         halve_every: int | None = None,
@@ -145,7 +147,9 @@ class CPAAN(BaseAugmenter):
         center: bool | None = None,
         standardize: bool | None = None,
         anchor: str | None = None,
+        completion: bool | None = None,
         search_rounds: int | None = None,
+        patience: int | None = None,
         spread: float | None = None,
     ) -> None:
         self.variant = variant
@@ -187,7 +191,9 @@ class CPAAN(BaseAugmenter):
         self.center = center
         self.standardize = standardize
         self.anchor = anchor
+        self.completion = completion
         self.search_rounds = search_rounds
+        self.patience = patience
         self.spread = spread
 
     def fit_direct(self, X_base: Any, y_base: Any, X_novel: Any, y_novel: Any) -> "CPAAN":
@@ -304,6 +310,9 @@ class CPAAN(BaseAugmenter):
             raise InputError(f"callbacks must be a list of what can be called with an event, not {self.callbacks!r}")
         # Whatever shows the progress comes last, to tell of it when all is done.
         return [*self.callbacks, *(() if self.tell is None else (self.tell,))]
+
+    def _filled_size(self) -> int:
+        return self.model_.size * self.average_size_
 
     def _make(self, novel: FeatureSet, wanted: NDArray[np.int64]) -> NDArray[np.floating]:
         generator = torch.Generator(self.model_.base.prototypes.device).manual_seed(self._seed(1))

@@ -11,10 +11,13 @@ import torch
 from torch import Tensor
 
 from cpaan.augmenters.center_search import Gains, search_center_model
-from cpaan.augmenters.held_out_score import HeldOutScore, choose_held_out
+from cpaan.augmenters.completion import find_completion
+from cpaan.augmenters.held_out import class_sample
+from cpaan.augmenters.held_out_score import AUTO, HeldOutScore, choose_held_out, share_to_hold_out
 from cpaan.augmenters.joining import joined
 from cpaan.augmenters.model import Model
 from cpaan.augmenters.plan import training_plan
+from cpaan.augmenters.size_search import choose_size
 from cpaan.augmenters.storage import model_tensors
 from cpaan.augmenters.summary import BaseSummary, class_covariances, keep_examples
 from cpaan.data.feature_set import FeatureSet
@@ -28,6 +31,7 @@ from cpaan.sampling.episodes import DirectSampler, EpisodeSampler, EpisodicSampl
 from cpaan.sampling.neighborhood import make_neighborhood
 from cpaan.sampling.rows import ScaledRows, StoredRows
 from cpaan.sampling.temperature import calibrated_temperature
+from cpaan.training.callbacks import EarlyStopping
 from cpaan.training.device import layer_precision
 from cpaan.training.history import History
 from cpaan.training.recipe import Recipe
@@ -36,6 +40,8 @@ from cpaan.training.trainer import Callback, learning_rate_at, train
 from cpaan.training.variant import Variant, find_variant
 
 FEWEST_TO_META_TRAIN = 4
+# Logging steps, of which there are about a hundred, from one look at the score to the next.
+LOOK_EVERY = 5
 # What a GPU may give of its free memory to examples; networks and episodes need the rest.
 SHARE_OF_GPU = 0.4
 
@@ -50,7 +56,7 @@ def fit_model(
     seed: int,
     device: torch.device,
     callbacks: Sequence[Callback] = (),
-    held_out: float = 0.0,
+    held_out: float | str = AUTO,
 ) -> tuple[Model, History, Gains]:
     """Train on base classes alone, or directly on given base and novel classes.
 
@@ -63,7 +69,8 @@ def fit_model(
     seed : decides every random draw
     device : where to train
     callbacks : called at every logging step
-    held_out : share of the base classes that networks are not trained on but scored on
+    held_out : share of the base classes that networks are not trained on but scored on; with ``"auto"`` the recipe's
+        patience decides whether there are any, and when to stop
 
     Returns
     -------
@@ -78,7 +85,8 @@ def fit_model(
     networks = build_networks(_architecture(base.dimension, kind, recipe), seed).to(device)
     generator = torch.Generator(device).manual_seed(seed)
     novel_bank = None if novel is None else lay_out(novel, scaling, device)
-    held = choose_held_out(bank.counts, held_out, seed) if novel is None else None
+    share = share_to_hold_out(held_out, bank.counts, look=recipe.patience > 0)
+    held = choose_held_out(bank.counts, share, seed) if novel is None else None
     plan = partial(
         training_plan,
         base,
@@ -89,6 +97,8 @@ def fit_model(
         device=device,
         held_out=held_out,
     )
+    if held is not None and held_out == AUTO:
+        callbacks = [EarlyStopping(patience=recipe.patience, every=LOOK_EVERY, ties=True), *callbacks]
     training = _Training(bank, _temperature(bank, recipe), variant, recipe, callbacks, held, plan)
     center, gains = _center(bank, recipe, seed, direct=novel is not None)
     history = training.run(networks, covariances.factors, novel_bank, generator)
@@ -97,7 +107,7 @@ def fit_model(
     kept = keep_examples(bank, reservoir, generator)
     summary = BaseSummary(base.classes, bank.counts, bank.prototypes, factors, tails, kept, scaling)
     model = Model(networks.eval().requires_grad_(False), summary, recipe, variant, training.temperature, center)
-    return model, history, gains
+    return _finished(model, bank, generator, seed), history, gains
 
 
 def fit_further(
@@ -108,7 +118,7 @@ def fit_further(
     reservoir: int,
     seed: int,
     callbacks: Sequence[Callback] = (),
-    held_out: float = 0.0,
+    held_out: float | str = AUTO,
 ) -> tuple[Model, History, Gains]:
     """Train a model further, on the base classes that it knows and on further ones or further examples.
 
@@ -123,7 +133,8 @@ def fit_further(
     last_rate = learning_rate_at(recipe.episodes - 1, recipe.learning_rate, recipe.halve_every)
     rest = replace(recipe, episodes=episodes, learning_rate=last_rate, halve_every=episodes)
     temperature, known = _temperature(whole.bank, recipe), len(model.base.classes)
-    held = choose_held_out(whole.bank.counts, held_out, seed, first=known)
+    share = share_to_hold_out(held_out, whole.bank.counts, look=False)  # further episodes are few, and all trained
+    held = choose_held_out(whole.bank.counts, share, seed, first=known)
     plan = partial(
         training_plan,
         base,
@@ -148,7 +159,8 @@ def fit_further(
         model.base.scaling,
     )
     networks.eval().requires_grad_(False)
-    return Model(networks, summary, recipe, model.variant, temperature, center), history, gains
+    trained = Model(networks, summary, recipe, model.variant, temperature, center)
+    return _finished(trained, whole.bank, generator, seed), history, gains
 
 
 @dataclass(frozen=True)
@@ -191,6 +203,17 @@ def _center(bank: ClassBank, recipe: Recipe, seed: int, *, direct: bool) -> tupl
     if direct or recipe.anchor == "shots":
         return None, Gains()
     return search_center_model(bank, recipe.search_rounds, seed)
+
+
+def _finished(model: Model, bank: ClassBank, generator: torch.Generator, seed: int) -> Model:
+    """Add what is found when all else is known: what examples lack, and how many of them there should be."""
+    if model.center is None:
+        return model
+    completion = find_completion(model, generator) if model.recipe.completion else None
+    of_size = torch.Generator().manual_seed(seed)
+    sample, factor = class_sample(bank, of_size), model.base.scaling.factor
+    size = choose_size(sample, model.center.constants, factor, of_size)
+    return replace(model, completion=completion, size=size)
 
 
 def choose_scaling(base: FeatureSet, recipe: Recipe) -> Scaling:

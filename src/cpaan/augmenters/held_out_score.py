@@ -15,6 +15,28 @@ from cpaan.training.recipe import Recipe
 SHOTS, FEWEST_QUERIES, MOST_QUERIES = 5, 5, 50
 MADE, LENT = 50, 50  # examples that are made of each held-out class, and kept of each of the others to translate
 FEWEST_HELD_OUT, FEWEST_REMAINING = 2, 4
+AUTO, AUTO_SHARE, FEWEST_FOR_AUTO = "auto", 0.25, 20
+
+
+def share_to_hold_out(held_out: float | str, counts: Tensor, *, look: bool) -> float:
+    """Give the share of classes to hold out: the one that is asked for, or with ``"auto"`` a quarter, or none.
+
+    Parameters
+    ----------
+    held_out : share, or ``"auto"``
+    counts : (C,) examples of each class
+    look : whether a training looks at the score by itself; ``"auto"`` holds classes out for that alone, if there are
+        enough
+
+    >>> [share_to_hold_out("auto", torch.full((n,), 30), look=True) for n in (20, 19)]
+    [0.25, 0.0]
+    """
+    if not isinstance(held_out, str):
+        return held_out
+    if held_out != AUTO:
+        raise InputError(f"held_out must be a share of the base classes, or {AUTO!r}, not {held_out!r}")
+    enough = int((counts >= SHOTS + FEWEST_QUERIES).sum()) >= FEWEST_FOR_AUTO
+    return AUTO_SHARE if look and enough else 0.0
 
 
 def choose_held_out(counts: Tensor, share: float, seed: int, first: int = 0) -> Tensor | None:

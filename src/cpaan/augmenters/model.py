@@ -20,6 +20,20 @@ CPU_ROWS, GPU_ROWS = 1024, 65_536
 
 
 @dataclass(frozen=True)
+class Completion:
+    """A covariance of deviations that examples get beside their own, Fᵀ F + t I; see `cpaan.augmenters.completion`.
+
+    Attributes
+    ----------
+    factor : Tensor of shape (r, D), F, in single precision on the CPU
+    tail : t
+    """
+
+    factor: Tensor
+    tail: float
+
+
+@dataclass(frozen=True)
 class Model:
     """Everything that `augment` needs, and everything that is saved."""
 
@@ -29,6 +43,8 @@ class Model:
     variant: str
     temperature: float
     center: CenterModel | None = None  # in double precision on the CPU; None where the mean of shots is the anchor
+    completion: Completion | None = None  # counts where there is a centre
+    size: int = 1  # that novel classes are filled up to, in average sizes of base classes
 
     @property
     def neighborhood(self) -> Neighborhood:
@@ -63,17 +79,15 @@ class Model:
                 yield spread_out(made[rows].double(), targets, self.recipe.spread)
             return
         centers = class_centers(center, shots, labels, len(number))
-        made = self.make(centers.float().to(device), number.to(device), generator).cpu()
         counts = class_counts(labels, len(number))
-        size = center_noise(center, counts)
-        noise = torch.randn(made.shape, generator=generator, device=device).cpu() if size.any() else None
+        made = self.make(centers.float().to(device), number.to(device), generator)
+        self._add_deviations(made, center_noise(center, counts).repeat_interleave(number), generator)
+        made = made.cpu()
         weight = (counts.double() / number.clamp_min(1)).unsqueeze(1)
         wanted = centers + weight * (centers - means)
         for classes, rows, targets in class_parts(number):
-            examples = made[rows].double()
-            if noise is not None:
-                examples += noise[rows].double() * size[classes][targets].unsqueeze(1)
-            yield moved_to(spread_out(examples, targets, self.recipe.spread), targets, wanted[classes])
+            examples = spread_out(made[rows].double(), targets, self.recipe.spread)
+            yield moved_to(examples, targets, wanted[classes])
 
     @torch.no_grad()
     def make(self, prototypes: Tensor, number: Tensor, generator: torch.Generator) -> Tensor:
@@ -84,13 +98,32 @@ class Model:
         Tensor of shape (number.sum(), D), the first class's examples first
         """
         similarity = self.neighborhood.similarity(prototypes, self.base.prototypes)
+        return self.make_from(similarity, prototypes, number, generator)
+
+    @torch.no_grad()
+    def make_from(self, similarity: Tensor, prototypes: Tensor, number: Tensor, generator: torch.Generator) -> Tensor:
+        """Make examples as `make` does, from base classes that are drawn with given weights (classes, base classes)."""
         most = int(number.max()) if len(number) else 0
         lenders = draw_categories(similarity, most, generator)
         wanted = torch.arange(most, device=number.device) < number.unsqueeze(1)
         targets = torch.arange(len(number), device=number.device).repeat_interleave(number)
-        rows = CPU_ROWS if number.device.type == "cpu" else GPU_ROWS
+        rows = rows_at_a_time(number.device)
         chunks = zip(lenders[wanted].split(rows), targets.split(rows), strict=True)
         return torch.cat([*self._translated(prototypes, chunks, generator)])
+
+    def _add_deviations(self, made: Tensor, sizes: Tensor, generator: torch.Generator) -> None:
+        """Add to examples, in place, what they lack, and isotropic noise of a given size for each of them."""
+        completion, device = self.completion, made.device
+        factor = None if completion is None else completion.factor.to(device)
+        sizes = (sizes.square() + (0.0 if completion is None else completion.tail)).sqrt().float().to(device)
+        rows = rows_at_a_time(device)
+        for examples, size in zip(made.split(rows), sizes.split(rows), strict=True):
+            if factor is not None:
+                inner = torch.randn((len(examples), len(factor)), generator=generator, device=device)
+                examples.addmm_(inner, factor)
+            if size.any():
+                outer = torch.randn(examples.shape, generator=generator, device=device)
+                examples.addcmul_(outer, size.unsqueeze(1))
 
     def _translated(
         self, prototypes: Tensor, chunks: Iterable[tuple[Tensor, Tensor]], generator: torch.Generator
@@ -103,6 +136,11 @@ class Model:
             shift = prototypes[rows] - base.prototypes[classes] if network.residual else None
             condition = Condition(from_source[classes] + to_target[rows], shift)
             yield network.translate(base.draw(classes, generator), condition)
+
+
+def rows_at_a_time(device: torch.device) -> int:
+    """Give how many examples are made at a time."""
+    return CPU_ROWS if device.type == "cpu" else GPU_ROWS
 
 
 def class_parts(number: Tensor) -> Iterator[tuple[slice, slice, Tensor]]:

@@ -24,7 +24,7 @@ def training_plan(
     recipe: Recipe,
     seed: int,
     device: torch.device,
-    held_out: float,
+    held_out: float | str,
     start: Mapping[str, Tensor] | None = None,
 ) -> dict[str, Any]:
     """Give all that the bits of a training depend on, by name.

@@ -6,8 +6,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cpaan.augmenters.model import Model
+from cpaan.augmenters.model import Completion, Model
+from cpaan.augmenters.size_search import LARGEST
 from cpaan.augmenters.summary import BaseSummary
+from cpaan.data.arguments import as_whole_number
 from cpaan.data.limits import positive_number, require_arrays, require_counts
 from cpaan.data.model_folder import decode_name
 from cpaan.errors import InputError
@@ -21,7 +23,14 @@ from cpaan.training.recipe import Recipe
 from cpaan.training.variant import find_variant
 
 # What models that were saved before there was a choice were trained with.
-_BEFORE = {"anchor": "shots", "search_rounds": 1, "adversarial_weight": 1.0, "spread": 1.0}
+_BEFORE = {
+    "anchor": "shots",
+    "completion": False,
+    "search_rounds": 1,
+    "patience": 0,
+    "adversarial_weight": 1.0,
+    "spread": 1.0,
+}
 _GAUSSIAN = ("mean", "axes", "inverse_axes", "ratios")
 _BASE_FORMS = {
     "base.counts": "C int64",
@@ -49,6 +58,8 @@ def model_details(model: Model) -> dict[str, Any]:
         "architecture": asdict(model.networks.architecture),
         "scale": model.base.scaling.factor,
         "center": None if model.center is None else _center_numbers(model.center),
+        "completion": None if model.completion is None else model.completion.tail,
+        "size": model.size,
     }
 
 
@@ -72,6 +83,8 @@ def model_tensors(model: Model) -> dict[str, Tensor]:
         gaussian = model.center.gaussian
         tensors |= {f"center.{name}": getattr(gaussian, name) for name in _GAUSSIAN}
         tensors["center.base_means"] = model.center.base_means
+    if model.completion is not None:
+        tensors["completion.factor"] = model.completion.factor
     return tensors
 
 
@@ -113,7 +126,16 @@ def _restored(tensors: dict[str, Tensor], config: dict[str, Any]) -> Model:
     networks.eval().requires_grad_(False)
     find_variant(config["variant"])
     temperature = positive_number(config["temperature"], "temperature")
-    return Model(networks, base, recipe, config["variant"], temperature, _center(tensors, config, sizes))
+    return Model(
+        networks,
+        base,
+        recipe,
+        config["variant"],
+        temperature,
+        center=_center(tensors, config, sizes),
+        completion=_completion(tensors, config, sizes),
+        size=_size(config),
+    )
 
 
 def _part(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
@@ -150,6 +172,21 @@ def _center(tensors: dict[str, Tensor], config: dict[str, Any], sizes: dict[str,
         constants=CenterConstants(**constants),
         **{name: positive_number(numbers[name], name, or_zero=True) for name in _CENTER_NUMBERS},
     )
+
+
+def _completion(tensors: dict[str, Tensor], config: dict[str, Any], sizes: dict[str, int]) -> Completion | None:
+    tail = config.get("completion")
+    if tail is None:
+        return None
+    require_arrays(tensors, {"completion.factor": "RD float32"}, **sizes)
+    return Completion(tensors["completion.factor"], positive_number(tail, "completion", or_zero=True))
+
+
+def _size(config: dict[str, Any]) -> int:
+    size = as_whole_number(config.get("size", 1), "size", 1)
+    if size > LARGEST:
+        raise ValueError(f"size is {size}, larger than novel classes are ever made")
+    return size
 
 
 def _reservoir(tensors: dict[str, Tensor], sizes: dict[str, int]) -> ClassBank | None:

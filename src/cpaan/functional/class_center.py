@@ -34,7 +34,7 @@ PERPLEXITY, ATTRACTION = 5.0, 0.2
 # How much of the length of a class is common to all classes, and up to how many shots.
 COMMON_LENGTH, SHOTS_OF_COMMON_LENGTH = 2 / 3, 5
 # Spread beyond that of a class which stands for what is unknown of the centre, and falls with the shots.
-_NOISE_SHOTS, _NOISE, _MOST_NOISE = (1, 2, 5, 10, 20), (1.0, 1.0, 1.0, 0.5, 0.0), 6.0
+_NOISE_SHOTS, _NOISE = (1, 2, 5, 10, 20), (1.6, 1.6, 1.6, 0.16, 0.0)
 
 
 @dataclass(frozen=True)
@@ -167,9 +167,16 @@ def center_noise(model: CenterModel, shots: Tensor) -> Tensor:
 
     It grows with the ridge, which tells how little of a class is known from base classes.
     """
-    share = min(model.constants.ridge**0.5, _MOST_NOISE) * model.within_deviation
-    noise: Tensor = share * _interpolated(shots, _NOISE_SHOTS, _NOISE)
+    unit = model.constants.ridge**0.5 * model.within_deviation
+    noise: Tensor = unit * _interpolated(shots, _NOISE_SHOTS, _NOISE)
     return noise
+
+
+def within_covariance(model: CenterModel) -> Tensor:
+    """Give Σ_w of the base classes, without the ridge that the linear-Gaussian model has on it."""
+    ridge = model.constants.ridge * model.within_deviation**2
+    covariance: Tensor = model.gaussian.axes @ model.gaussian.axes.T
+    return covariance - ridge * torch.eye(len(covariance), dtype=covariance.dtype)
 
 
 def _at_wanted_length(model: CenterModel, m: Tensor, counts: Tensor) -> Tensor:

@@ -38,14 +38,19 @@ class EarlyStopping:
         classes out of training; or a term of the loss, such as ``"covariance"``, which says less: losses of networks
         that play against each other need not fall.
     patience : int, default=10
-        Logging steps without a better value after which training stops.
+        Looks without a better value after which training stops.
+    every : int, default=1
+        Logging steps, of which there are about a hundred, from one look to the next.
     least : float, default=0.0
         By how much a value must be better to count.
+    ties : bool, default=False
+        Whether a value that is as good as that counts as well. Training then goes on where nothing can become better,
+        such as an accuracy of 100 %.
 
     Attributes
     ----------
     best_episode, best_value : where the best value was seen, and what it was
-    values : dict, the value at each logging step, by episode
+    values : dict, the value at each look, by episode
 
     Examples
     --------
@@ -54,10 +59,13 @@ class EarlyStopping:
     >>> augmenter = CPAAN(episodes=2000, callbacks=[stopping])
     """
 
-    def __init__(self, watch: str = SCORE, *, patience: int = 10, least: float = 0.0) -> None:
-        if not isinstance(patience, int) or patience < 1:
-            raise InputError(f"patience must be a whole number of at least 1, not {patience!r}")
-        self.watch, self.patience, self.least = watch, patience, least
+    def __init__(
+        self, watch: str = SCORE, *, patience: int = 10, every: int = 1, least: float = 0.0, ties: bool = False
+    ) -> None:
+        for name, value in (("patience", patience), ("every", every)):
+            if not isinstance(value, int) or value < 1:
+                raise InputError(f"{name} must be a whole number of at least 1, not {value!r}")
+        self.watch, self.patience, self.every, self.least, self.ties = watch, patience, every, least, ties
         self.values: dict[int, float] = {}
         self.best_episode, self.best_value, self._waited = 0, float("nan"), 0
 
@@ -65,9 +73,11 @@ class EarlyStopping:
         """Compare this logging step with those before."""
         if event.first:
             self.values = {}
+        elif len(event.run.history.episodes) % self.every:
+            return
         value = self.values[event.episode] = self._value(event)
         better = value - self.best_value if self.watch == SCORE else self.best_value - value
-        if better > self.least or event.first:
+        if better > self.least or (self.ties and better == self.least) or event.first:
             self.best_episode, self.best_value, self._waited = event.episode, value, 0
             event.run.keep()
             return

@@ -36,7 +36,11 @@ class Recipe:
     standardize : whether networks see features multiplied to a variance of about one per coordinate
     anchor : what stands for a novel class: the mean of its ``"shots"``, as in the paper, or an estimate of its
         ``"center"`` (see `cpaan.functional.class_center`), where examples are then made
+    completion : whether examples about estimated centres get what they lack of the way base classes vary (see
+        `cpaan.augmenters.completion`)
     search_rounds : how often base classes are parted into folds to choose what the estimate of the centre needs
+    patience : how many looks at the score on held-out base classes may pass without a better one before training stops;
+        twenty looks make a whole training. With 0 there are none, and no classes are held out
     spread : what the deviations of made examples from their mean are multiplied with
     """
 
@@ -69,7 +73,9 @@ class Recipe:
     center: bool
     standardize: bool
     anchor: str
+    completion: bool
     search_rounds: int
+    patience: int
     spread: float
 
     def __post_init__(self) -> None:
@@ -87,6 +93,8 @@ class Recipe:
         for name in _AT_LEAST_ZERO:
             if not _is_number(getattr(self, name)) or getattr(self, name) < 0:
                 raise InputError(f"{name} must be a number of at least 0, not {getattr(self, name)!r}")
+        if not isinstance(self.patience, int) or isinstance(self.patience, bool) or self.patience < 0:
+            raise InputError(f"patience must be a whole number of at least 0, not {self.patience!r}")
         if self.perplexity <= 1:
             raise InputError(f"perplexity must be above 1 neighbour, not {self.perplexity!r}")
         if self.momentum >= 1:
@@ -113,6 +121,7 @@ _CHOICES: dict[str, tuple[str | bool, ...]] = {
     "center": (True, False),
     "standardize": (True, False),
     "anchor": ("shots", "center"),
+    "completion": (True, False),
 }
 _COUNT_OR_WORD = {"covariance_pairs": "all", "covariance_rank": "full"}
 
@@ -169,7 +178,9 @@ PAPER = Recipe(
     center=False,
     standardize=False,
     anchor="shots",
+    completion=False,
     search_rounds=3,
+    patience=0,
     spread=1.0,
 )
 
@@ -196,9 +207,10 @@ QUICK = replace(
     center=True,
     standardize=True,
     anchor="center",
+    completion=True,
 )
 
-DEFAULT = replace(QUICK, episodes=3000, halve_every=1200, search_rounds=5)
+DEFAULT = replace(QUICK, episodes=3000, halve_every=1200, search_rounds=5, patience=5)
 
 RECIPES = {"paper": PAPER, "quick": QUICK, "default": DEFAULT}
 

@@ -1,0 +1,143 @@
+"""How large novel classes are made, in average sizes of base classes, chosen on base classes held out as if novel.
+
+A classifier that is trained on all classes at once finds too few examples of those that it can hardly tell from others,
+and more synthetic examples may make up for it. From the average size of a base class on, the size is doubled as long as
+that gains on held-out classes, with the linear classifier and in the mean of both settings. No networks are needed for
+it: examples are drawn about estimated centres, with the covariance within the classes that remain.
+
+Less than the average size is not tried. Features that were trained on the base classes tell held-out ones so well apart
+that half the size seems to be enough, and novel classes then lose points.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from cpaan.augmenters.held_out import FEWEST_CLASSES, FEWEST_HELD_OUT, FEWEST_QUERIES
+from cpaan.augmenters.model import moved_to
+from cpaan.classifiers.linear import LinearClassifier
+from cpaan.functional.class_center import (
+    PERPLEXITY,
+    CenterConstants,
+    center_noise,
+    class_centers,
+    fit_center_model,
+    lengths_about,
+)
+from cpaan.functional.linear_gaussian import class_moments, covariance_factor
+from cpaan.sampling.temperature import calibrated_temperature
+
+LARGEST = 4
+# Twice the examples must gain so many points.
+LEAST_GAIN = 0.25
+SHOTS = (1, 5)
+# Every FOLDS-th class is held out, as often as there are DRAWS; bounds on what a draw takes.
+FOLDS, DRAWS = 4, 2
+MOST_CLASSES, MOST_EXAMPLES, MOST_QUERIES = 80, 60, 30
+
+
+@dataclass(frozen=True)
+class _Task:
+    """Some classes held out, numbered after those that remain, and what is known of them.
+
+    Attributes
+    ----------
+    features, labels : examples of the remaining classes, and K shots of the others
+    n_base : number of remaining classes
+    size : average number of their examples
+    k : K
+    centers : (N, D), estimated of the held-out classes
+    factor, noise : of the deviations of their examples
+    queries, query_labels : of all classes
+    """
+
+    features: Tensor
+    labels: Tensor
+    n_base: int
+    size: int
+    k: int
+    centers: Tensor
+    factor: Tensor
+    noise: float
+    queries: Tensor
+    query_labels: Tensor
+
+
+def choose_size(sample: Sequence[Tensor], constants: CenterConstants, factor: float, generator: torch.Generator) -> int:
+    """Choose the multiple of the average size of a base class that novel classes are filled up to.
+
+    Parameters
+    ----------
+    sample : examples of each base class, see `cpaan.augmenters.held_out.class_sample`
+    constants : of the estimate of centres
+    factor : what the user's features were multiplied with, since the classifier will see those
+    generator : decides every random draw
+    """
+    large = [examples for examples in sample if len(examples) >= 2 * (max(SHOTS) + FEWEST_QUERIES)]
+    if len(large) < FEWEST_CLASSES or not constants.shots:
+        return 1
+    decay = LinearClassifier().weight_decay * factor**2  # the same penalty as on features in the user's units
+    tasks = [_draw_task(large, k, constants, generator) for _ in range(DRAWS) for k in SHOTS]
+    chosen, accuracy = 1, _accuracy(tasks, 1, decay, generator)
+    while chosen < LARGEST:
+        of_larger = _accuracy(tasks, 2 * chosen, decay, generator)
+        if of_larger < accuracy + LEAST_GAIN:
+            break
+        chosen, accuracy = 2 * chosen, of_larger
+    return chosen
+
+
+def _draw_task(sample: Sequence[Tensor], k: int, constants: CenterConstants, generator: torch.Generator) -> _Task:
+    order = torch.randperm(len(sample), generator=generator)[:MOST_CLASSES].tolist()
+    n_held = max(FEWEST_HELD_OUT, len(order) // FOLDS)
+    n_base = len(order) - n_held
+    known, queries = [], []
+    for place, c in enumerate(order):
+        examples = sample[c][torch.randperm(len(sample[c]), generator=generator)]
+        n_queries = min(MOST_QUERIES, len(examples) // 2)
+        queries.append(examples[:n_queries])
+        known.append(examples[n_queries:][: MOST_EXAMPLES if place < n_base else k])
+    base, base_labels = torch.cat(known[:n_base]), _labels(known[:n_base])
+    moments = class_moments(base, base_labels, n_base)
+    length = float(lengths_about(base, moments.means.mean(0)).mean())
+    model = fit_center_model(moments, length, constants, calibrated_temperature(moments.means, PERPLEXITY))
+    shots, shot_labels = torch.cat(known[n_base:]), _labels(known[n_base:])
+    return _Task(
+        features=torch.cat([base, shots]),
+        labels=torch.cat([base_labels, n_base + shot_labels]),
+        n_base=n_base,
+        size=round(len(base) / n_base),
+        k=k,
+        centers=class_centers(model, shots, shot_labels, n_held),
+        factor=covariance_factor(moments.within),
+        noise=float(center_noise(model, torch.tensor([k]))),
+        queries=torch.cat(queries),
+        query_labels=_labels(queries),
+    )
+
+
+def _labels(parts: Sequence[Tensor]) -> Tensor:
+    return torch.arange(len(parts)).repeat_interleave(torch.tensor([len(part) for part in parts]))
+
+
+def _accuracy(tasks: Sequence[_Task], multiple: int, decay: float, generator: torch.Generator) -> float:
+    """Give the mean of LSL and GLSL accuracy over tasks, in percent, with classes of a size."""
+    return float(np.mean([_of_task(task, multiple * task.size - task.k, decay, generator) for task in tasks]))
+
+
+def _of_task(task: _Task, number: int, decay: float, generator: torch.Generator) -> float:
+    n_held, dimension = task.centers.shape
+    made_labels = torch.arange(n_held).repeat_interleave(number)
+    draws = torch.randn((2, len(made_labels), dimension), generator=generator, dtype=task.factor.dtype)
+    made = moved_to(draws[0] @ task.factor + task.noise * draws[1], made_labels, task.centers)
+    X = torch.cat([task.features, made]).float().numpy()
+    y = torch.cat([task.labels, task.n_base + made_labels]).numpy()
+    classifier = LinearClassifier(weight_decay=decay, precision="single").fit(X, y)
+    scores = torch.as_tensor(classifier.decision_function(task.queries.numpy()))
+    of_all = (scores.argmax(1) == task.query_labels).double().mean()
+    novel = task.query_labels >= task.n_base
+    of_novel = (scores[novel][:, task.n_base :].argmax(1) == task.query_labels[novel] - task.n_base).double().mean()
+    return 50 * float(of_all + of_novel)

@@ -1,0 +1,102 @@
+"""What made examples lack of the way base classes vary."""
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from cpaan import CPAAN
+from cpaan.augmenters import completion
+from cpaan.augmenters.completion import find_completion, lacking
+from cpaan.augmenters.model import Model
+from cpaan.functional.class_center import within_covariance
+
+RNG = np.random.default_rng(0)
+N_CLASSES, SIZE, DIMENSION = 10, 40, 12
+MIXING = RNG.normal(size=(DIMENSION, DIMENSION)) / 3
+BASE = 2 * RNG.normal(size=(N_CLASSES, 1, DIMENSION)) + RNG.normal(size=(N_CLASSES, SIZE, DIMENSION)) @ MIXING
+LABELS = np.repeat(np.arange(N_CLASSES), SIZE)
+
+
+def fitted(**numbers: object) -> CPAAN:
+    settings = {"recipe": "quick", "episodes": 20, "width": 32, "novel_per_episode": 4, "device": "cpu"}
+    return CPAAN(random_state=0, **{**settings, **numbers}).fit(BASE.reshape(-1, DIMENSION), LABELS)  # type: ignore[arg-type]
+
+
+def random_covariance(seed: int) -> Tensor:
+    root = torch.randn((DIMENSION, DIMENSION), generator=torch.Generator().manual_seed(seed)).double()
+    return root @ root.T
+
+
+@pytest.mark.parametrize("rank", [1, 4, DIMENSION, 50])
+def test_what_lacks_is_the_nearest_covariance_to_the_difference(rank: int) -> None:
+    wanted, made = random_covariance(0), random_covariance(1)
+    found = lacking(wanted, made, rank)
+    values, vectors = np.linalg.eigh((wanted - made).numpy())
+    positive = sum(value * np.outer(v, v) for value, v in zip(values, vectors.T, strict=True) if value > 0)
+    added = (found.factor.T @ found.factor).double().numpy() + found.tail * np.eye(DIMENSION)
+    # Nothing of the variance is lost, whatever the rank; with all directions, it is the positive part itself.
+    assert np.trace(added) == pytest.approx(np.trace(positive), rel=1e-5)
+    assert np.linalg.matrix_rank(found.factor.numpy()) <= rank
+    if rank >= DIMENSION:
+        np.testing.assert_allclose(added, positive, atol=1e-4)
+        assert found.tail == 0
+
+
+def test_examples_that_vary_more_than_base_classes_lack_nothing() -> None:
+    found = lacking(random_covariance(0), random_covariance(0) + 2 * torch.eye(DIMENSION), 4)
+    assert float(found.factor.abs().max()) == found.tail == 0
+
+
+def test_the_covariance_within_classes_is_found_without_its_ridge() -> None:
+    augmenter = fitted()
+    assert augmenter.model_.center is not None
+    deviations = BASE - BASE.mean(1, keepdims=True)
+    expected = np.einsum("csi,csj->ij", deviations, deviations) / (N_CLASSES * (SIZE - 1))
+    factor = augmenter.model_.base.scaling.factor
+    np.testing.assert_allclose(within_covariance(augmenter.model_.center) / factor**2, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_completed_examples_vary_as_base_classes_do() -> None:
+    shots = RNG.normal(size=(5 * 20, DIMENSION))
+    expected = (BASE - BASE.mean(1, keepdims=True)).var() * SIZE / (SIZE - 1)
+
+    def variance(augmenter: CPAAN) -> float:
+        made = augmenter.augment(shots, np.repeat(np.arange(100, 105), 20), per_class=400)[0].reshape(5, 400, -1)
+        return float((made - made.mean(1, keepdims=True)).var())
+
+    # With twenty shots there is no noise for an unknown centre. The networks are hardly trained, and vary too little.
+    without, completed = variance(fitted(completion=False)), variance(fitted())
+    assert without < 0.7 * expected
+    assert completed == pytest.approx(expected, rel=0.1)
+
+
+def test_a_base_class_does_not_lend_to_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = fitted().model_
+    seen: list[tuple[Tensor, Tensor]] = []
+    original = Model.make_from
+
+    def watched(self: Model, similarity: Tensor, prototypes: Tensor, *rest: Tensor) -> Tensor:
+        seen.append((similarity, prototypes))
+        return original(self, similarity, prototypes, *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Model, "make_from", watched)
+    find_completion(model, torch.Generator().manual_seed(0))
+    assert len(seen) == N_CLASSES
+    for label, (similarity, prototype) in enumerate(seen):
+        torch.testing.assert_close(prototype[0], model.base.prototypes[label])
+        assert similarity[0, label] == 0
+        assert float(similarity.sum()) == pytest.approx(1)
+
+
+def test_of_many_base_classes_some_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(completion, "MOST_CLASSES", 4)
+    found = find_completion(fitted().model_, torch.Generator().manual_seed(0))
+    assert found.factor.isfinite().all()
+
+
+def test_models_without_centers_are_not_completed() -> None:
+    augmenter = fitted(anchor="shots")
+    assert augmenter.model_.completion is None
+    with pytest.raises(ValueError, match="without centres"):
+        find_completion(augmenter.model_, torch.Generator())

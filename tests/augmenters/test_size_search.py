@@ -1,0 +1,114 @@
+"""How large novel classes are made."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from cpaan import CPAAN
+from cpaan.augmenters import size_search
+from cpaan.augmenters.size_search import choose_size
+from cpaan.classifiers.linear import LinearClassifier
+from cpaan.functional.class_center import CenterConstants
+
+CONSTANTS = CenterConstants(1.0, shots=(1, 5), lengths=(0.8, 0.9), posterior_lengths=(0.8, 0.9))
+
+
+def sample_of(n_classes: int, size: int, separation: float) -> list[Tensor]:
+    rng = np.random.default_rng(0)
+    return [torch.tensor(separation * rng.normal(size=5) + rng.normal(size=(size, 5))) for _ in range(n_classes)]
+
+
+def chosen(sample: Sequence[Tensor], constants: CenterConstants = CONSTANTS, seed: int = 0) -> int:
+    return choose_size(sample, constants, 1.0, torch.Generator().manual_seed(seed))
+
+
+@pytest.mark.parametrize(
+    ("accuracies", "expected"),
+    [
+        ({1: 50.0, 2: 50.2}, 1),
+        ({1: 50.0, 2: 49.0}, 1),
+        ({1: 50.0, 2: 50.3, 4: 50.4}, 2),
+        ({1: 50.0, 2: 51.0, 4: 52.0}, 4),
+    ],
+)
+def test_classes_are_doubled_as_long_as_it_gains(
+    accuracies: dict[int, float], expected: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(size_search, "_accuracy", lambda tasks, multiple, *rest: accuracies[multiple])
+    assert chosen(sample_of(8, 20, 2.0)) == expected
+
+
+def test_with_few_classes_or_examples_or_no_centers_nothing_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(size_search, "_accuracy", lambda *_: pytest.fail("tried"))
+    assert chosen(sample_of(5, 40, 2.0)) == 1
+    assert chosen(sample_of(8, 19, 2.0)) == 1
+    assert chosen(sample_of(8, 40, 2.0), CenterConstants()) == 1
+
+
+@pytest.mark.parametrize("k", [1, 5])
+def test_a_task_keeps_shots_queries_and_base_examples_apart(k: int) -> None:
+    sample = sample_of(9, 30, 2.0)
+    task = size_search._draw_task(sample, k, CONSTANTS, torch.Generator().manual_seed(0))
+    assert (task.n_base, len(task.centers), task.size) == (7, 2, 15)
+    assert task.labels.bincount().tolist() == [15] * 7 + [k] * 2
+    assert task.query_labels.bincount().tolist() == [15] * 9
+    owner = {tuple(row.tolist()): c for c, examples in enumerate(sample) for row in examples}
+    known = [owner[tuple(row.tolist())] for row in task.features]
+    asked = [owner[tuple(row.tolist())] for row in task.queries]
+    assert len({tuple(row.tolist()) for row in torch.cat([task.features, task.queries])}) == len(known) + len(asked)
+    # One class in the bank is one class in the task, for shots and queries alike.
+    of_known = dict(zip(task.labels.tolist(), known, strict=True))
+    assert all(of_known[label] == c for label, c in zip(task.query_labels.tolist(), asked, strict=True))
+    assert len(set(of_known.values())) == 9
+
+
+def test_accuracy_is_the_mean_of_both_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[tuple[Any, Any]] = []
+
+    class Watched(LinearClassifier):
+        def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "Watched":
+            super().fit(X, y, sample_weight)
+            seen.append((self, np.bincount(y)))
+            return self
+
+    monkeypatch.setattr(size_search, "LinearClassifier", Watched)
+    task = size_search._draw_task(sample_of(9, 30, 0.7), 1, CONSTANTS, torch.Generator().manual_seed(0))
+    found = size_search._of_task(task, 29, 1e-3, torch.Generator().manual_seed(0))
+    classifier, sizes = seen[0]
+    assert sizes.tolist() == [15] * 7 + [30] * 2  # one shot, and 29 made
+    scores, labels = classifier.decision_function(task.queries.numpy()), task.query_labels.numpy()
+    glsl = np.mean([np.argmax(row) == label for row, label in zip(scores, labels, strict=True)])
+    lsl = np.mean([7 + np.argmax(row[7:]) == label for row, label in zip(scores, labels, strict=True) if label >= 7])
+    assert 0.2 < lsl < 1
+    assert found == pytest.approx(50 * (lsl + glsl))
+
+
+def test_the_unit_of_the_features_does_not_matter() -> None:
+    task, larger = (
+        [
+            size_search._of_task(
+                size_search._draw_task(
+                    [factor * x for x in sample_of(9, 30, 0.7)], 1, CONSTANTS, torch.Generator().manual_seed(0)
+                ),
+                29,
+                1e-3 * factor**2,
+                torch.Generator().manual_seed(0),
+            )
+        ]
+        for factor in (1.0, 8.0)
+    )
+    assert task == pytest.approx(larger)
+
+
+def test_augmenters_make_classes_of_the_chosen_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cpaan.augmenters.fitting.choose_size", lambda *_: 2)
+    X, y = torch.cat(sample_of(8, 20, 2.0)).numpy(), np.repeat(np.arange(8), 20)
+    augmenter = CPAAN(episodes=2, novel_per_episode=4, random_state=0, device="cpu").fit(X, y)
+    assert (augmenter.average_size_, augmenter.model_.size) == (20, 2)
+    shots = np.zeros((3, 5))
+    assert len(augmenter.augment(shots, ["new"] * 3)[0]) == 2 * 20 - 3
+    assert len(augmenter.augment(shots, ["new"] * 3, per_class=7)[0]) == 7
