@@ -1,5 +1,7 @@
 """What made examples lack of the way base classes vary."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -69,6 +71,23 @@ def test_completed_examples_vary_as_base_classes_do() -> None:
     without, completed = variance(fitted(completion=False)), variance(fitted())
     assert without < 0.7 * expected
     assert completed == pytest.approx(expected, rel=0.1)
+
+
+def test_the_noise_of_an_unknown_center_can_be_left_out() -> None:
+    model = fitted().model_
+    assert model.center is not None
+    little_known = replace(model.center, constants=replace(model.center.constants, ridge=30.0))
+    shot, number = torch.zeros((1, DIMENSION)).double(), torch.tensor([2000])
+
+    def variance(noise: float) -> float:
+        noisy = replace(model, center=little_known, recipe=replace(model.recipe, center_noise=noise))
+        generator = torch.Generator().manual_seed(0)
+        (made,) = noisy.make_from_shots(shot, torch.tensor([0]), number, generator)
+        return float((made - made.mean(0)).square().mean())
+
+    none, once, twice = variance(0.0), variance(1.0), variance(2.0)
+    assert twice - none == pytest.approx(4 * (once - none), rel=0.05)
+    assert once > 1.5 * none
 
 
 def test_a_base_class_does_not_lend_to_itself(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -406,7 +406,7 @@ def test_models_from_before_centers_load_as_they_were(tmp_path: Path) -> None:
     for old in ("center", "expected_gain", "completion"):
         assert config.pop(old) is None
     assert config.pop("size") == 1
-    for new in ("anchor", "search_rounds", "completion", "patience"):
+    for new in ("anchor", "search_rounds", "completion", "center_noise", "patience"):
         del config["numbers"][new]
         del config["parameters"][new]
     path.write_text(json.dumps(config))

@@ -148,9 +148,11 @@ def test_noise_falls_with_the_shots_and_grows_with_the_ridge() -> None:
     found = center_noise(model_of(BASE), torch.tensor([1, 2, 3, 5, 10, 500]))
     assert (found.diff() <= 0).all()
     assert found[-1] == 0
-    assert float(found[0]) == pytest.approx(1.6 * 3**0.5 * model_of(BASE).within_deviation)
+    assert float(found[0]) == pytest.approx(1.78 * (3**0.5 - 1) * model_of(BASE).within_deviation)
     many = model_of(BASE, CenterConstants(ridge=100.0))
-    assert float(center_noise(many, torch.tensor([1]))) == pytest.approx(16 * many.within_deviation)
+    assert float(center_noise(many, torch.tensor([1]))) == pytest.approx(1.78 * 9 * many.within_deviation)
+    for ridge in (0.3, 1.0):
+        assert not center_noise(model_of(BASE, CenterConstants(ridge=ridge)), torch.tensor([1, 5])).any()
 
 
 def test_classes_that_differ_less_than_their_examples_still_tell_of_lengths() -> None:

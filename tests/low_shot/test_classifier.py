@@ -11,6 +11,7 @@ import torch
 from sklearn.base import clone
 from sklearn.linear_model import LogisticRegression, RidgeClassifier
 from sklearn.model_selection import GridSearchCV
+from sklearn.neighbors import KNeighborsClassifier
 from sklearn.svm import LinearSVC
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
@@ -170,6 +171,19 @@ def test_the_defaults_are_the_papers_network_and_the_nearest_prototype(monkeypat
     assert isinstance(model.augmenter_, CPAAN)
     assert isinstance(model.classifier_, NearestPrototype)
     assert model.get_params() == {"augmenter": None, "classifier": None, "keep": "auto"}
+
+
+def test_other_classifiers_get_examples_without_noise(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[dict[str, Any]] = []
+
+    def gan(**settings: Any) -> Any:
+        asked.append(settings)
+        return clone(GAN)
+
+    monkeypatch.setattr("cpaan.low_shot.classifier.CPAAN", gan)
+    for classifier in (None, NearestPrototype(), LinearClassifier(), KNeighborsClassifier()):
+        LowShotClassifier(classifier=classifier).fit(X[BASE], Y[BASE])
+    assert asked == [{}, {}, {}, {"center_noise": 0}]
 
 
 def test_nested_parameters_clone_and_search() -> None:

@@ -148,6 +148,7 @@ class CPAAN(BaseAugmenter):
         standardize: bool | None = None,
         anchor: str | None = None,
         completion: bool | None = None,
+        center_noise: float | None = None,
         search_rounds: int | None = None,
         patience: int | None = None,
         spread: float | None = None,
@@ -192,6 +193,7 @@ class CPAAN(BaseAugmenter):
         self.standardize = standardize
         self.anchor = anchor
         self.completion = completion
+        self.center_noise = center_noise
         self.search_rounds = search_rounds
         self.patience = patience
         self.spread = spread

@@ -26,6 +26,7 @@ from cpaan.training.variant import find_variant
 _BEFORE = {
     "anchor": "shots",
     "completion": False,
+    "center_noise": 1.0,
     "search_rounds": 1,
     "patience": 0,
     "adversarial_weight": 1.0,

@@ -52,6 +52,7 @@ GROUPS: dict[str, tuple[Variation, ...]] = {
     "departures": (
         _as_printed("anchored at the mean of the shots", "anchor"),
         _as_printed("examples not completed", "completion"),
+        _as_printed("no noise about centres", "center_noise"),
         _as_printed("every example to every class", "pairing", "base_draw"),
         _as_printed("temperature as printed", "temperature"),
         _as_printed("loss weights as printed", "cycle_weight", "covariance_weight"),

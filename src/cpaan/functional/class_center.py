@@ -34,7 +34,7 @@ PERPLEXITY, ATTRACTION = 5.0, 0.2
 # How much of the length of a class is common to all classes, and up to how many shots.
 COMMON_LENGTH, SHOTS_OF_COMMON_LENGTH = 2 / 3, 5
 # Spread beyond that of a class which stands for what is unknown of the centre, and falls with the shots.
-_NOISE_SHOTS, _NOISE = (1, 2, 5, 10, 20), (1.6, 1.6, 1.6, 0.16, 0.0)
+_NOISE_SHOTS, _NOISE = (1, 2, 5, 10, 20), (1.78, 1.78, 1.78, 0.178, 0.0)
 
 
 @dataclass(frozen=True)
@@ -165,9 +165,11 @@ def common_length_share(shots: Tensor) -> Tensor:
 def center_noise(model: CenterModel, shots: Tensor) -> Tensor:
     """Give the standard deviation, for each class, of the isotropic noise that its examples get beside their own.
 
-    It grows with the ridge, which tells how little of a class is known from base classes.
+    It grows with the ridge, which tells how little of a class is known from base classes; where these tell enough that
+    one mean variance will do as a ridge, there is none. For a linear classifier it does what a stronger weight decay
+    would do for these classes alone. To classifiers that look at single examples it does harm.
     """
-    unit = model.constants.ridge**0.5 * model.within_deviation
+    unit = max(model.constants.ridge**0.5 - 1, 0.0) * model.within_deviation
     noise: Tensor = unit * _interpolated(shots, _NOISE_SHOTS, _NOISE)
     return noise
 

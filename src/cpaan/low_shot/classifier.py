@@ -15,6 +15,7 @@ from sklearn.utils.validation import check_is_fitted, has_fit_parameter, validat
 from cpaan.augmenters.cpaan import CPAAN
 from cpaan.augmenters.fitting import FEWEST_TO_META_TRAIN
 from cpaan.classifiers.base import FloatArray, ScoreClassifier
+from cpaan.classifiers.linear import LinearClassifier
 from cpaan.classifiers.nearest_prototype import NearestPrototype
 from cpaan.data.arguments import as_whole_number
 from cpaan.data.class_names import show_names
@@ -39,7 +40,9 @@ class LowShotClassifier(ScoreClassifier):
     Parameters
     ----------
     augmenter : augmenter, optional
-        Makes examples of new classes; by default ``CPAAN()``, the paper's final network with its default recipe.
+        Makes examples of new classes; by default ``CPAAN()``, the paper's final network with its default recipe, and
+        ``CPAAN(center_noise=0)`` for classifiers other than `NearestPrototype` and `LinearClassifier`, to which noise
+        would do harm.
     classifier : scikit-learn classifier, optional
         Answers in the end. By default `NearestPrototype`: of base classes it needs the means alone, it takes no
         training, and it does not overlook small classes, as a linear classifier does where little is generated. (An
@@ -212,7 +215,7 @@ class LowShotClassifier(ScoreClassifier):
             )
 
     def _fitted_augmenter(self, features: npt.NDArray[Any], labels: npt.NDArray[Any]) -> tuple[Any, str | None]:
-        augmenter = CPAAN() if self.augmenter is None else clone(self.augmenter)
+        augmenter = self._default_augmenter() if self.augmenter is None else clone(self.augmenter)
         try:
             return augmenter.fit(features, labels), None
         except InputError as error:
@@ -221,6 +224,10 @@ class LowShotClassifier(ScoreClassifier):
                 raise  # the settings are to blame
             warnings.warn(f"base classes can be told apart, but none can be added: {error}", stacklevel=3)
             return None, str(error)
+
+    def _default_augmenter(self) -> CPAAN:
+        made_for_noise = self.classifier is None or isinstance(self.classifier, (NearestPrototype, LinearClassifier))
+        return CPAAN() if made_for_noise else CPAAN(center_noise=0)
 
     def _new_classifier(self, features: npt.NDArray[Any], labels: npt.NDArray[Any]) -> Any:
         if self.classifier is None:

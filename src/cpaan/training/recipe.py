@@ -38,6 +38,8 @@ class Recipe:
         ``"center"`` (see `cpaan.functional.class_center`), where examples are then made
     completion : whether examples about estimated centres get what they lack of the way base classes vary (see
         `cpaan.augmenters.completion`)
+    center_noise : what the noise is multiplied with that stands for what is unknown of a centre (see
+        `cpaan.functional.class_center.center_noise`); 0 for classifiers that look at single examples
     search_rounds : how often base classes are parted into folds to choose what the estimate of the centre needs
     patience : how many looks at the score on held-out base classes may pass without a better one before training stops;
         twenty looks make a whole training. With 0 there are none, and no classes are held out
@@ -74,6 +76,7 @@ class Recipe:
     standardize: bool
     anchor: str
     completion: bool
+    center_noise: float
     search_rounds: int
     patience: int
     spread: float
@@ -110,7 +113,10 @@ _AT_LEAST_ONE = (
     *("episodes", "halve_every", "novel_per_episode", "shots_per_episode", "batch_size", "neighbors"),
     *("ky_fan_rank", "width", "noise_dimension", "noise_components", "search_rounds"),
 )
-_AT_LEAST_ZERO = ("adversarial_weight", "cycle_weight", "covariance_weight", "negative_slope", "momentum", "spread")
+_AT_LEAST_ZERO = (
+    *("adversarial_weight", "cycle_weight", "covariance_weight", "negative_slope", "momentum"),
+    *("center_noise", "spread"),
+)
 _POSITIVE = ("learning_rate", "perplexity", "within_distance")
 _CHOICES: dict[str, tuple[str | bool, ...]] = {
     "pairing": ("all", "drawn"),
@@ -179,6 +185,7 @@ PAPER = Recipe(
     standardize=False,
     anchor="shots",
     completion=False,
+    center_noise=0.0,
     search_rounds=3,
     patience=0,
     spread=1.0,
@@ -208,6 +215,7 @@ QUICK = replace(
     standardize=True,
     anchor="center",
     completion=True,
+    center_noise=1.0,
 )
 
 DEFAULT = replace(QUICK, episodes=3000, halve_every=1200, search_rounds=5, patience=5)
