@@ -29,24 +29,29 @@ def chosen(sample: Sequence[Tensor], constants: CenterConstants = CONSTANTS, see
 @pytest.mark.parametrize(
     ("accuracies", "expected"),
     [
-        ({1: 50.0, 2: 50.2}, 1),
-        ({1: 50.0, 2: 49.0}, 1),
-        ({1: 50.0, 2: 50.3, 4: 50.4}, 2),
-        ({1: 50.0, 2: 51.0, 4: 52.0}, 4),
+        ({1: [50, 60, 50, 60], 2: [50.2, 60.2, 50.2, 60.2]}, 1),
+        ({1: [50, 60, 50, 60], 2: [49, 59, 49, 59]}, 1),
+        ({1: [50, 60, 50, 60], 2: [50.3, 60.3, 50.3, 60.3], 4: [50.4, 60.4, 50.4, 60.4]}, 2),
+        ({1: [50, 60, 50, 60], 2: [51, 61, 51, 61], 4: [52, 62, 52, 62]}, 4),
+        ({1: [50, 60, 50, 60], 2: [56, 61, 48, 61]}, 1),  # a point and a half, and twice its error is three
     ],
 )
-def test_classes_are_doubled_as_long_as_it_gains(
-    accuracies: dict[int, float], expected: int, monkeypatch: pytest.MonkeyPatch
+def test_classes_are_doubled_as_long_as_it_gains_by_more_than_chance(
+    accuracies: dict[int, list[float]], expected: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(size_search, "_accuracy", lambda tasks, multiple, *rest: accuracies[multiple])
-    assert chosen(sample_of(8, 20, 2.0)) == expected
+    monkeypatch.setattr(size_search, "_accuracies", lambda tasks, multiple, *rest: np.array(accuracies[multiple]))
+    assert chosen(sample_of(20, 20, 2.0)) == expected
 
 
 def test_with_few_classes_or_examples_or_no_centers_nothing_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(size_search, "_accuracy", lambda *_: pytest.fail("tried"))
-    assert chosen(sample_of(5, 40, 2.0)) == 1
-    assert chosen(sample_of(8, 19, 2.0)) == 1
-    assert chosen(sample_of(8, 40, 2.0), CenterConstants()) == 1
+    monkeypatch.setattr(size_search, "_accuracies", lambda *_: pytest.fail("tried"))
+    assert chosen(sample_of(19, 40, 2.0)) == 1
+    assert chosen(sample_of(20, 19, 2.0)) == 1
+    assert chosen(sample_of(20, 40, 2.0), CenterConstants()) == 1
+
+
+def test_a_real_search_ends_with_a_size() -> None:
+    assert chosen(sample_of(20, 30, 1.0)) in (1, 2, 4)
 
 
 @pytest.mark.parametrize("k", [1, 5])
@@ -77,7 +82,7 @@ def test_accuracy_is_the_mean_of_both_settings(monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(size_search, "LinearClassifier", Watched)
     task = size_search._draw_task(sample_of(9, 30, 0.7), 1, CONSTANTS, torch.Generator().manual_seed(0))
-    found = size_search._of_task(task, 29, 1e-3, torch.Generator().manual_seed(0))
+    found = size_search._accuracy(task, 29, 1e-3, torch.Generator().manual_seed(0))
     classifier, sizes = seen[0]
     assert sizes.tolist() == [15] * 7 + [30] * 2  # one shot, and 29 made
     scores, labels = classifier.decision_function(task.queries.numpy()), task.query_labels.numpy()
@@ -90,7 +95,7 @@ def test_accuracy_is_the_mean_of_both_settings(monkeypatch: pytest.MonkeyPatch) 
 def test_the_unit_of_the_features_does_not_matter() -> None:
     task, larger = (
         [
-            size_search._of_task(
+            size_search._accuracy(
                 size_search._draw_task(
                     [factor * x for x in sample_of(9, 30, 0.7)], 1, CONSTANTS, torch.Generator().manual_seed(0)
                 ),

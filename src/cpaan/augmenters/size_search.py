@@ -2,8 +2,9 @@
 
 A classifier that is trained on all classes at once finds too few examples of those that it can hardly tell from others,
 and more synthetic examples may make up for it. From the average size of a base class on, the size is doubled as long as
-that gains on held-out classes, with the linear classifier and in the mean of both settings. No networks are needed for
-it: examples are drawn about estimated centres, with the covariance within the classes that remain.
+that gains on held-out classes by more than chance, with the linear classifier and in the mean of both settings. No
+networks are needed for it: examples are drawn about estimated centres, with the covariance within the classes that
+remain. With few base classes there is nothing but chance.
 
 Less than the average size is not tried. Features that were trained on the base classes tell held-out ones so well apart
 that half the size seems to be enough, and novel classes then lose points.
@@ -15,10 +16,11 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from sklearn.exceptions import ConvergenceWarning
 from torch import Tensor
 
-from cpaan.augmenters.held_out import FEWEST_CLASSES, FEWEST_HELD_OUT, FEWEST_QUERIES
+from cpaan.augmenters.held_out import FEWEST_QUERIES
 from cpaan.augmenters.model import moved_to
 from cpaan.classifiers.linear import LinearClassifier
 from cpaan.functional.class_center import (
@@ -33,12 +35,12 @@ from cpaan.functional.linear_gaussian import class_moments, covariance_factor
 from cpaan.sampling.temperature import calibrated_temperature
 
 LARGEST = 4
-# Twice the examples must gain so many points.
-LEAST_GAIN = 0.25
+# Twice the examples must gain so many points, and so many standard errors.
+LEAST_GAIN, STANDARD_ERRORS = 0.25, 2.0
 SHOTS = (1, 5)
 # Every FOLDS-th class is held out, as often as there are DRAWS; bounds on what a draw takes.
 FOLDS, DRAWS = 4, 2
-MOST_CLASSES, MOST_EXAMPLES, MOST_QUERIES = 80, 60, 30
+FEWEST_CLASSES, MOST_CLASSES, MOST_EXAMPLES, MOST_QUERIES = 20, 80, 60, 30
 
 
 @dataclass(frozen=True)
@@ -83,18 +85,20 @@ def choose_size(sample: Sequence[Tensor], constants: CenterConstants, factor: fl
         return 1
     decay = LinearClassifier().weight_decay * factor**2  # the same penalty as on features in the user's units
     tasks = [_draw_task(large, k, constants, generator) for _ in range(DRAWS) for k in SHOTS]
-    chosen, accuracy = 1, _accuracy(tasks, 1, decay, generator)
+    chosen, accuracies = 1, _accuracies(tasks, 1, decay, generator)
     while chosen < LARGEST:
-        of_larger = _accuracy(tasks, 2 * chosen, decay, generator)
-        if of_larger < accuracy + LEAST_GAIN:
+        of_larger = _accuracies(tasks, 2 * chosen, decay, generator)
+        gains = of_larger - accuracies
+        by_chance = STANDARD_ERRORS * gains.std(ddof=1) / len(gains) ** 0.5
+        if gains.mean() < max(LEAST_GAIN, by_chance):
             break
-        chosen, accuracy = 2 * chosen, of_larger
+        chosen, accuracies = 2 * chosen, of_larger
     return chosen
 
 
 def _draw_task(sample: Sequence[Tensor], k: int, constants: CenterConstants, generator: torch.Generator) -> _Task:
     order = torch.randperm(len(sample), generator=generator)[:MOST_CLASSES].tolist()
-    n_held = max(FEWEST_HELD_OUT, len(order) // FOLDS)
+    n_held = len(order) // FOLDS
     n_base = len(order) - n_held
     known, queries = [], []
     for place, c in enumerate(order):
@@ -125,12 +129,13 @@ def _labels(parts: Sequence[Tensor]) -> Tensor:
     return torch.arange(len(parts)).repeat_interleave(torch.tensor([len(part) for part in parts]))
 
 
-def _accuracy(tasks: Sequence[_Task], multiple: int, decay: float, generator: torch.Generator) -> float:
-    """Give the mean of LSL and GLSL accuracy over tasks, in percent, with classes of a size."""
-    return float(np.mean([_of_task(task, multiple * task.size - task.k, decay, generator) for task in tasks]))
+def _accuracies(tasks: Sequence[_Task], multiple: int, decay: float, generator: torch.Generator) -> NDArray[np.float64]:
+    """Give the accuracy of each task with classes of a size."""
+    return np.array([_accuracy(task, multiple * task.size - task.k, decay, generator) for task in tasks])
 
 
-def _of_task(task: _Task, number: int, decay: float, generator: torch.Generator) -> float:
+def _accuracy(task: _Task, number: int, decay: float, generator: torch.Generator) -> float:
+    """Give the mean of LSL and GLSL accuracy, in percent, with so many examples made of each held-out class."""
     n_held, dimension = task.centers.shape
     made_labels = torch.arange(n_held).repeat_interleave(number)
     draws = torch.randn((2, len(made_labels), dimension), generator=generator, dtype=task.factor.dtype)
