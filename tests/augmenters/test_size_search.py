@@ -23,7 +23,7 @@ def sample_of(n_classes: int, size: int, separation: float) -> list[Tensor]:
 
 
 def chosen(sample: Sequence[Tensor], constants: CenterConstants = CONSTANTS, seed: int = 0) -> int:
-    return choose_size(sample, constants, 1.0, torch.Generator().manual_seed(seed))
+    return choose_size(sample, constants, factor=1.0, noise=1.0, generator=torch.Generator().manual_seed(seed))
 
 
 @pytest.mark.parametrize(
@@ -54,10 +54,15 @@ def test_a_real_search_ends_with_a_size() -> None:
     assert chosen(sample_of(20, 30, 1.0)) in (1, 2, 4)
 
 
+def task_of(sample: Sequence[Tensor], k: int) -> size_search._Task:
+    tasks = size_search._draw_tasks(sample, CONSTANTS, 1.0, torch.Generator().manual_seed(0))
+    return next(task for task in tasks if task.k == k)
+
+
 @pytest.mark.parametrize("k", [1, 5])
 def test_a_task_keeps_shots_queries_and_base_examples_apart(k: int) -> None:
     sample = sample_of(9, 30, 2.0)
-    task = size_search._draw_task(sample, k, CONSTANTS, torch.Generator().manual_seed(0))
+    task = task_of(sample, k)
     assert (task.n_base, len(task.centers), task.size) == (7, 2, 15)
     assert task.labels.bincount().tolist() == [15] * 7 + [k] * 2
     assert task.query_labels.bincount().tolist() == [15] * 9
@@ -71,6 +76,12 @@ def test_a_task_keeps_shots_queries_and_base_examples_apart(k: int) -> None:
     assert len(set(of_known.values())) == 9
 
 
+def test_deviations_are_those_of_the_remaining_classes() -> None:
+    task = task_of(sample_of(9, 30, 2.0), 1)
+    parts = [task.features[task.labels == c] for c in range(task.n_base)]
+    torch.testing.assert_close(task.deviations, torch.cat([part - part.mean(0) for part in parts]))
+
+
 def test_accuracy_is_the_mean_of_both_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[tuple[Any, Any]] = []
 
@@ -81,7 +92,7 @@ def test_accuracy_is_the_mean_of_both_settings(monkeypatch: pytest.MonkeyPatch) 
             return self
 
     monkeypatch.setattr(size_search, "LinearClassifier", Watched)
-    task = size_search._draw_task(sample_of(9, 30, 0.7), 1, CONSTANTS, torch.Generator().manual_seed(0))
+    task = task_of(sample_of(9, 30, 0.7), 1)
     found = size_search._accuracy(task, 29, 1e-3, torch.Generator().manual_seed(0))
     classifier, sizes = seen[0]
     assert sizes.tolist() == [15] * 7 + [30] * 2  # one shot, and 29 made
@@ -93,24 +104,19 @@ def test_accuracy_is_the_mean_of_both_settings(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_the_unit_of_the_features_does_not_matter() -> None:
-    task, larger = (
-        [
-            size_search._accuracy(
-                size_search._draw_task(
-                    [factor * x for x in sample_of(9, 30, 0.7)], 1, CONSTANTS, torch.Generator().manual_seed(0)
-                ),
-                29,
-                1e-3 * factor**2,
-                torch.Generator().manual_seed(0),
-            )
-        ]
-        for factor in (1.0, 8.0)
-    )
-    assert task == pytest.approx(larger)
+    def accuracy(unit: float) -> float:
+        task = task_of([unit * examples for examples in sample_of(9, 30, 0.7)], 1)
+        return size_search._accuracy(task, 29, 1e-3 * unit**2, torch.Generator().manual_seed(0))
+
+    assert accuracy(1.0) == pytest.approx(accuracy(8.0))
+
+
+def test_many_features_mean_fewer_classes() -> None:
+    assert [size_search._most_classes(dimension) for dimension in (8, 512, 2048, 10**6)] == [80, 80, 40, 20]
 
 
 def test_augmenters_make_classes_of_the_chosen_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cpaan.augmenters.fitting.choose_size", lambda *_: 2)
+    monkeypatch.setattr("cpaan.augmenters.fitting.choose_size", lambda *_, **__: 2)
     X, y = torch.cat(sample_of(8, 20, 2.0)).numpy(), np.repeat(np.arange(8), 20)
     augmenter = CPAAN(episodes=2, novel_per_episode=4, random_state=0, device="cpu").fit(X, y)
     assert (augmenter.average_size_, augmenter.model_.size) == (20, 2)

@@ -211,8 +211,13 @@ def _finished(model: Model, bank: ClassBank, generator: torch.Generator, seed: i
         return model
     completion = find_completion(model, generator) if model.recipe.completion else None
     of_size = torch.Generator().manual_seed(seed)
-    sample, factor = class_sample(bank, of_size), model.base.scaling.factor
-    size = choose_size(sample, model.center.constants, factor, of_size)
+    size = choose_size(
+        class_sample(bank, of_size),
+        model.center.constants,
+        factor=model.base.scaling.factor,
+        noise=model.recipe.center_noise,
+        generator=of_size,
+    )
     return replace(model, completion=completion, size=size)
 
 

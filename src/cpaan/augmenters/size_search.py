@@ -3,15 +3,15 @@
 A classifier that is trained on all classes at once finds too few examples of those that it can hardly tell from others,
 and more synthetic examples may make up for it. From the average size of a base class on, the size is doubled as long as
 that gains on held-out classes by more than chance, with the linear classifier and in the mean of both settings. No
-networks are needed for it: examples are drawn about estimated centres, with the covariance within the classes that
-remain. With few base classes there is nothing but chance.
+networks are needed for it: examples are estimated centres and deviations of the classes that remain. With few base
+classes there is nothing but chance.
 
 Less than the average size is not tried. Features that were trained on the base classes tell held-out ones so well apart
 that half the size seems to be enough, and novel classes then lose points.
 """
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from sklearn.exceptions import ConvergenceWarning
 from torch import Tensor
 
-from cpaan.augmenters.held_out import FEWEST_QUERIES
+from cpaan.augmenters.held_out import FEWEST_QUERIES, affordable_rounds
 from cpaan.augmenters.model import moved_to
 from cpaan.classifiers.linear import LinearClassifier
 from cpaan.functional.class_center import (
@@ -31,7 +31,7 @@ from cpaan.functional.class_center import (
     fit_center_model,
     lengths_about,
 )
-from cpaan.functional.linear_gaussian import class_moments, covariance_factor
+from cpaan.functional.linear_gaussian import class_moments
 from cpaan.sampling.temperature import calibrated_temperature
 
 LARGEST = 4
@@ -41,6 +41,7 @@ SHOTS = (1, 5)
 # Every FOLDS-th class is held out, as often as there are DRAWS; bounds on what a draw takes.
 FOLDS, DRAWS = 4, 2
 FEWEST_CLASSES, MOST_CLASSES, MOST_EXAMPLES, MOST_QUERIES = 20, 80, 60, 30
+MOST_WORK = 2e8  # examples × features × classes
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,8 @@ class _Task:
     size : average number of their examples
     k : K
     centers : (N, D), estimated of the held-out classes
-    factor, noise : of the deviations of their examples
+    deviations : of the remaining classes' examples from their means
+    noise : size of the noise that deviations get beside
     queries, query_labels : of all classes
     """
 
@@ -64,13 +66,15 @@ class _Task:
     size: int
     k: int
     centers: Tensor
-    factor: Tensor
+    deviations: Tensor
     noise: float
     queries: Tensor
     query_labels: Tensor
 
 
-def choose_size(sample: Sequence[Tensor], constants: CenterConstants, factor: float, generator: torch.Generator) -> int:
+def choose_size(
+    sample: Sequence[Tensor], constants: CenterConstants, *, factor: float, noise: float, generator: torch.Generator
+) -> int:
     """Choose the multiple of the average size of a base class that novel classes are filled up to.
 
     Parameters
@@ -78,13 +82,15 @@ def choose_size(sample: Sequence[Tensor], constants: CenterConstants, factor: fl
     sample : examples of each base class, see `cpaan.augmenters.held_out.class_sample`
     constants : of the estimate of centres
     factor : what the user's features were multiplied with, since the classifier will see those
+    noise : what the noise about centres is multiplied with
     generator : decides every random draw
     """
     large = [examples for examples in sample if len(examples) >= 2 * (max(SHOTS) + FEWEST_QUERIES)]
     if len(large) < FEWEST_CLASSES or not constants.shots:
         return 1
+    draws = affordable_rounds(DRAWS, large[0].shape[1])
+    tasks = [task for _ in range(draws) for task in _draw_tasks(large, constants, noise, generator)]
     decay = LinearClassifier().weight_decay * factor**2  # the same penalty as on features in the user's units
-    tasks = [_draw_task(large, k, constants, generator) for _ in range(DRAWS) for k in SHOTS]
     chosen, accuracies = 1, _accuracies(tasks, 1, decay, generator)
     while chosen < LARGEST:
         of_larger = _accuracies(tasks, 2 * chosen, decay, generator)
@@ -96,33 +102,43 @@ def choose_size(sample: Sequence[Tensor], constants: CenterConstants, factor: fl
     return chosen
 
 
-def _draw_task(sample: Sequence[Tensor], k: int, constants: CenterConstants, generator: torch.Generator) -> _Task:
-    order = torch.randperm(len(sample), generator=generator)[:MOST_CLASSES].tolist()
+def _draw_tasks(
+    sample: Sequence[Tensor], constants: CenterConstants, noise: float, generator: torch.Generator
+) -> Iterator[_Task]:
+    """Hold some classes out, and give a task for each number of shots."""
+    order = torch.randperm(len(sample), generator=generator)[: _most_classes(sample[0].shape[1])].tolist()
     n_held = len(order) // FOLDS
     n_base = len(order) - n_held
     known, queries = [], []
-    for place, c in enumerate(order):
+    for c in order:
         examples = sample[c][torch.randperm(len(sample[c]), generator=generator)]
         n_queries = min(MOST_QUERIES, len(examples) // 2)
         queries.append(examples[:n_queries])
-        known.append(examples[n_queries:][: MOST_EXAMPLES if place < n_base else k])
+        known.append(examples[n_queries:][:MOST_EXAMPLES])
     base, base_labels = torch.cat(known[:n_base]), _labels(known[:n_base])
     moments = class_moments(base, base_labels, n_base)
     length = float(lengths_about(base, moments.means.mean(0)).mean())
     model = fit_center_model(moments, length, constants, calibrated_temperature(moments.means, PERPLEXITY))
-    shots, shot_labels = torch.cat(known[n_base:]), _labels(known[n_base:])
-    return _Task(
-        features=torch.cat([base, shots]),
-        labels=torch.cat([base_labels, n_base + shot_labels]),
-        n_base=n_base,
-        size=round(len(base) / n_base),
-        k=k,
-        centers=class_centers(model, shots, shot_labels, n_held),
-        factor=covariance_factor(moments.within),
-        noise=float(center_noise(model, torch.tensor([k]))),
-        queries=torch.cat(queries),
-        query_labels=_labels(queries),
-    )
+    for k in SHOTS:
+        held_out = [examples[:k] for examples in known[n_base:]]
+        shots, shot_labels = torch.cat(held_out), _labels(held_out)
+        yield _Task(
+            features=torch.cat([base, shots]),
+            labels=torch.cat([base_labels, n_base + shot_labels]),
+            n_base=n_base,
+            size=round(len(base) / n_base),
+            k=k,
+            centers=class_centers(model, shots, shot_labels, n_held),
+            deviations=base - moments.means[base_labels],
+            noise=noise * float(center_noise(model, torch.tensor([k]))),
+            queries=torch.cat(queries),
+            query_labels=_labels(queries),
+        )
+
+
+def _most_classes(dimension: int) -> int:
+    affordable = int((MOST_WORK / (MOST_EXAMPLES * dimension)) ** 0.5)
+    return max(FEWEST_CLASSES, min(MOST_CLASSES, affordable))
 
 
 def _labels(parts: Sequence[Tensor]) -> Tensor:
@@ -138,8 +154,9 @@ def _accuracy(task: _Task, number: int, decay: float, generator: torch.Generator
     """Give the mean of LSL and GLSL accuracy, in percent, with so many examples made of each held-out class."""
     n_held, dimension = task.centers.shape
     made_labels = torch.arange(n_held).repeat_interleave(number)
-    draws = torch.randn((2, len(made_labels), dimension), generator=generator, dtype=task.factor.dtype)
-    made = moved_to(draws[0] @ task.factor + task.noise * draws[1], made_labels, task.centers)
+    drawn = task.deviations[torch.randint(len(task.deviations), (len(made_labels),), generator=generator)]
+    noise = torch.randn((len(made_labels), dimension), generator=generator, dtype=drawn.dtype)
+    made = moved_to(drawn + task.noise * noise, made_labels, task.centers)
     X = torch.cat([task.features, made]).float().numpy()
     y = torch.cat([task.labels, task.n_base + made_labels]).numpy()
     with warnings.catch_warnings():

@@ -29,7 +29,11 @@ class TrainingBars:
             if not opened:
                 opened.append(self.bars.add_task(title, note=""))
             shown = [f"{SHORT[name]} {value:.3g}" for name, value in progress.losses.items() if name in SHORT]
-            self.bars.update(opened[0], total=progress.episodes, completed=progress.episode, note="  ".join(shown))
+            # A training that stopped because nothing more was gained is not one that broke off.
+            total = progress.episode if progress.ended else progress.episodes
+            if total < progress.episodes:
+                shown.append(f"stopped after {total} of {progress.episodes} episodes")
+            self.bars.update(opened[0], total=total, completed=progress.episode, note="  ".join(shown))
 
         return tell
 

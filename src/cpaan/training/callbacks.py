@@ -253,6 +253,6 @@ class PrintedProgress:
     def __call__(self, progress: Progress) -> None:
         """Print where it is time to."""
         self._seen += 1
-        if self._seen % self.every == 0 or progress.episode == progress.episodes:
+        if self._seen % self.every == 0 or progress.ended:
             terms = ", ".join(f"{name} {value:.3g}" for name, value in progress.losses.items())
             print(f"episode {progress.episode} of {progress.episodes}: {terms}", file=sys.stderr)

@@ -30,6 +30,11 @@ class Progress:
     episodes: int
     losses: dict[str, float]
 
+    @property
+    def ended(self) -> bool:
+        """Whether it is the last logging step."""
+        return self.episode == self.episodes
+
 
 @dataclass(frozen=True)
 class TrainingEvent(Progress):
@@ -43,6 +48,11 @@ class TrainingEvent(Progress):
     """
 
     run: TrainingRun = field(repr=False, compare=False)
+
+    @property
+    def ended(self) -> bool:
+        """Whether it is the last logging step, as far as the callbacks before have decided."""
+        return super().ended or self.run.stopping
 
     @property
     def first(self) -> bool:
