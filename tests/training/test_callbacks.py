@@ -8,9 +8,11 @@ import torch
 from sklearn.base import clone
 
 from cpaan import CPAAN, InputError
+from cpaan.augmenters import held_out_score
 from cpaan.augmenters.held_out_score import HeldOutScore
 from cpaan.data.model_folder import TENSORS
 from cpaan.nn.networks import Networks
+from cpaan.sampling.bank import ClassBank
 from cpaan.sampling.episodes import Episode, EpisodicSampler
 from cpaan.training.callbacks import (
     Callback,
@@ -22,6 +24,7 @@ from cpaan.training.callbacks import (
     checkpoint_networks,
 )
 from cpaan.training.checkpoint import read_checkpoint
+from cpaan.training.recipe import make_recipe
 
 TINY: dict[str, Any] = {
     "recipe": "quick",
@@ -215,6 +218,25 @@ def test_a_training_that_stops_by_itself_can_be_resumed(tmp_path: Path) -> None:
 def test_shares_that_are_none_are_refused(held_out: Any) -> None:
     with pytest.raises(InputError, match="held_out must be a share"):
         CPAAN(held_out=held_out, **AUTO).fit(X_AUTO, Y_AUTO)
+
+
+def test_what_the_score_holds_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(held_out_score, "MOST_NUMBERS", 12 * 15 * 6)
+    bank = ClassBank.from_examples(torch.tensor(X_AUTO).float(), torch.tensor(Y_AUTO), 20)
+    score = HeldOutScore(bank, torch.arange(5), make_recipe("quick"), "c-gan", 1.0)
+    assert score._base.reservoir is not None
+    assert score._base.reservoir.counts.tolist() == [12] * 15
+    assert len(score._queries) == 5 * (12 - 5)  # all there are: fewer classes may have more
+    monkeypatch.setattr(held_out_score, "MOST_NUMBERS", 7 * 15 * 6)
+    few = HeldOutScore(bank, torch.arange(5), make_recipe("quick"), "c-gan", 1.0)
+    assert few._base.reservoir is not None
+    assert few._base.reservoir.counts.tolist() == [7] * 15
+    assert len(few._queries) == 5 * (12 - 5)
+    monkeypatch.setattr(held_out_score, "MOST_NUMBERS", 0)
+    fewest = HeldOutScore(bank, torch.arange(5), make_recipe("quick"), "c-gan", 1.0)
+    assert fewest._base.reservoir is not None
+    assert fewest._base.reservoir.counts.tolist() == [1] * 15
+    assert len(fewest._queries) == 5 * 5
 
 
 def test_looking_at_the_score_changes_nothing() -> None:

@@ -60,8 +60,8 @@ class CPAAN(BaseAugmenter):
     held_out : float or "auto"
         Share of the base classes that networks are not trained on, so that callbacks can score them on these as if
         novel. They still lend examples to novel classes afterwards. ``"auto"``, where the recipe has patience and
-        there are at least twenty base classes of ten examples: a quarter of them, by which `fit` itself decides when
-        to stop and which networks to keep. Otherwise none. Not used by `fit_direct`.
+        there are at least twenty base classes of ten examples: a quarter of them and fifty at most, by which `fit`
+        itself decides when to stop and which networks to keep. Otherwise none. Not used by `fit_direct`.
     episodes, learning_rate, … : optional
         Any number of the recipe, by name; see `cpaan.training.recipe.Recipe`.
 

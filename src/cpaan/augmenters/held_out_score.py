@@ -15,11 +15,13 @@ from cpaan.training.recipe import Recipe
 SHOTS, FEWEST_QUERIES, MOST_QUERIES = 5, 5, 50
 MADE, LENT = 50, 50  # examples that are made of each held-out class, and kept of each of the others to translate
 FEWEST_HELD_OUT, FEWEST_REMAINING = 2, 4
-AUTO, AUTO_SHARE, FEWEST_FOR_AUTO = "auto", 0.25, 20
+AUTO, AUTO_SHARE, FEWEST_FOR_AUTO, MOST_FOR_AUTO = "auto", 0.25, 20, 50
+# Numbers that are held of either kind of classes, unless there are so many classes that one example of each is more.
+MOST_NUMBERS = 2**22
 
 
 def share_to_hold_out(held_out: float | str, counts: Tensor, *, look: bool) -> float:
-    """Give the share of classes to hold out: the one that is asked for, or with ``"auto"`` a quarter, or none.
+    """Give the share of classes to hold out: the one that is asked for, or with ``"auto"`` a quarter, fifty, or none.
 
     Parameters
     ----------
@@ -28,15 +30,15 @@ def share_to_hold_out(held_out: float | str, counts: Tensor, *, look: bool) -> f
     look : whether a training looks at the score by itself; ``"auto"`` holds classes out for that alone, if there are
         enough
 
-    >>> [share_to_hold_out("auto", torch.full((n,), 30), look=True) for n in (20, 19)]
-    [0.25, 0.0]
+    >>> [share_to_hold_out("auto", torch.full((n,), 30), look=True) for n in (19, 20, 1000)]
+    [0.0, 0.25, 0.05]
     """
     if not isinstance(held_out, str):
         return held_out
     if held_out != AUTO:
         raise InputError(f"held_out must be a share of the base classes, or {AUTO!r}, not {held_out!r}")
     enough = int((counts >= SHOTS + FEWEST_QUERIES).sum()) >= FEWEST_FOR_AUTO
-    return AUTO_SHARE if look and enough else 0.0
+    return min(AUTO_SHARE, MOST_FOR_AUTO / len(counts)) if look and enough else 0.0
 
 
 def choose_held_out(counts: Tensor, share: float, seed: int, first: int = 0) -> Tensor | None:
@@ -92,14 +94,15 @@ class HeldOutScore:
         is_held = torch.zeros(bank.n_classes, dtype=torch.bool).index_fill_(0, held.cpu(), True)
         self.rest = (~is_held).nonzero().squeeze(1).to(bank.device)
         self._recipe, self._variant, self._temperature, self._seed = recipe, variant, temperature, seed
-        lenders = some_examples(bank, self.rest, LENT, generator)
+        lenders = some_examples(bank, self.rest, _affordable(LENT, 1, len(self.rest), bank.dimension), generator)
         n, dimension = len(self.rest), bank.dimension
         empty, tails = bank.prototypes.new_empty((n, 0, dimension)), bank.prototypes.new_zeros(n)
         device_generator = torch.Generator(bank.device).manual_seed(seed)
         kept = keep_examples(lenders, LENT, device_generator)
         as_it_is = Scaling(torch.zeros(dimension), 1.0)
         self._base = BaseSummary(tuple(range(n)), lenders.counts, lenders.prototypes, empty, tails, kept, as_it_is)
-        novel = some_examples(bank, held.to(bank.device), SHOTS + MOST_QUERIES, generator)
+        most = _affordable(SHOTS + MOST_QUERIES, SHOTS + FEWEST_QUERIES, len(held), bank.dimension)
+        novel = some_examples(bank, held.to(bank.device), most, generator)
         parts = [novel.of_class(c).cpu().double() for c in range(len(held))]
         self._shots = torch.cat([x[:SHOTS] for x in parts])
         self._shot_labels = torch.arange(len(parts)).repeat_interleave(SHOTS)
@@ -116,6 +119,11 @@ class HeldOutScore:
         y = torch.cat([self._shot_labels, torch.arange(n).repeat_interleave(MADE)]).numpy()
         found = LinearClassifier().fit(X, y).predict(self._queries.numpy())
         return 100 * float((found == self._query_labels.numpy()).mean())
+
+
+def _affordable(wanted: int, fewest: int, n_classes: int, dimension: int) -> int:
+    """Give how many examples of each class are held: so many, or fewer where classes or features are many."""
+    return max(fewest, min(wanted, MOST_NUMBERS // (n_classes * dimension)))
 
 
 def some_examples(bank: ClassBank, classes: Tensor, most: int, generator: torch.Generator) -> ClassBank:
