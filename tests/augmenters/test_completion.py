@@ -1,6 +1,7 @@
 """What made examples lack of the way base classes vary."""
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,9 +21,9 @@ BASE = 2 * RNG.normal(size=(N_CLASSES, 1, DIMENSION)) + RNG.normal(size=(N_CLASS
 LABELS = np.repeat(np.arange(N_CLASSES), SIZE)
 
 
-def fitted(**numbers: object) -> CPAAN:
-    settings = {"recipe": "quick", "episodes": 20, "width": 32, "novel_per_episode": 4, "device": "cpu"}
-    return CPAAN(random_state=0, **{**settings, **numbers}).fit(BASE.reshape(-1, DIMENSION), LABELS)  # type: ignore[arg-type]
+def fitted(**numbers: Any) -> CPAAN:
+    settings: dict[str, Any] = {"recipe": "quick", "episodes": 20, "width": 32, "novel_per_episode": 4, "device": "cpu"}
+    return CPAAN(random_state=0, **{**settings, **numbers}).fit(BASE.reshape(-1, DIMENSION), LABELS)
 
 
 def random_covariance(seed: int) -> Tensor:
@@ -95,9 +96,9 @@ def test_a_base_class_does_not_lend_to_itself(monkeypatch: pytest.MonkeyPatch) -
     seen: list[tuple[Tensor, Tensor]] = []
     original = Model.make_from
 
-    def watched(self: Model, similarity: Tensor, prototypes: Tensor, *rest: Tensor) -> Tensor:
+    def watched(self: Model, similarity: Tensor, prototypes: Tensor, *rest: Any) -> Tensor:
         seen.append((similarity, prototypes))
-        return original(self, similarity, prototypes, *rest)  # type: ignore[arg-type]
+        return original(self, similarity, prototypes, *rest)
 
     monkeypatch.setattr(Model, "make_from", watched)
     find_completion(model, torch.Generator().manual_seed(0))

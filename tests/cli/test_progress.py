@@ -1,6 +1,7 @@
 """Bars of a training."""
 
 from io import StringIO
+from typing import Any
 
 import numpy as np
 from rich.console import Console
@@ -32,8 +33,14 @@ def test_the_bar_of_a_training_that_stopped_by_itself_is_full() -> None:
     shown = bars()
     rng = np.random.default_rng(0)
     X, y = rng.normal(size=(80, 4)), np.repeat(np.arange(8), 10)
-    settings = {"episodes": 9, "novel_per_episode": 4, "anchor": "shots", "random_state": 0, "device": "cpu"}
-    CPAAN(callbacks=[stop], tell=TrainingBars(shown)("training"), **settings).fit(X, y)  # type: ignore[arg-type]
+    settings: dict[str, Any] = {
+        "episodes": 9,
+        "novel_per_episode": 4,
+        "anchor": "shots",
+        "random_state": 0,
+        "device": "cpu",
+    }
+    CPAAN(callbacks=[stop], tell=TrainingBars(shown)("training"), **settings).fit(X, y)
     (task,) = shown.tasks
     assert task.finished
     assert task.completed == 4
