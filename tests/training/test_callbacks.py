@@ -9,7 +9,7 @@ from sklearn.base import clone
 
 from cpaan import CPAAN, InputError
 from cpaan.augmenters import held_out_score
-from cpaan.augmenters.held_out_score import HeldOutScore
+from cpaan.augmenters.held_out_score import HeldOutScore, choose_held_out, share_to_hold_out
 from cpaan.data.model_folder import TENSORS
 from cpaan.nn.networks import Networks
 from cpaan.sampling.bank import ClassBank
@@ -49,6 +49,10 @@ def same(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> boo
     return first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
 
 
+def copied(event: TrainingEvent) -> dict[str, torch.Tensor]:
+    return {name: value.clone() for name, value in event.run.networks.state_dict().items()}
+
+
 class Told:
     """Plays scores to whoever asks for the score, and remembers the networks that went with each."""
 
@@ -57,7 +61,7 @@ class Told:
         self.seen: list[dict[str, torch.Tensor]] = []
 
     def __call__(self, event: TrainingEvent) -> None:
-        self.seen.append({name: value.clone() for name, value in event.run.networks.state_dict().items()})
+        self.seen.append(copied(event))
         event.run._scored = event.episode, self.scores[len(self.seen) - 1]
         event.run._score = lambda _: pytest.fail("the score of a logging step is computed once")
 
@@ -102,10 +106,10 @@ def test_the_best_networks_are_kept_where_training_was_not_stopped_too_and_a_sec
 
 
 def test_looks_may_be_rarer_than_logging_steps_and_ties_may_count() -> None:
-    told = Told([50.0, 99.0, 70.0, 99.0, 99.0, 70.0, 99.0, 99.0])
+    told = Told([50.0, 99.0, 70.0, 99.0, 99.0, 70.0, 99.0, 60.0])
     stopping = EarlyStopping(patience=2, every=3, ties=True)
     augmenter = CPAAN(callbacks=[told, stopping], **TINY).fit(X, y)
-    assert stopping.values == {1: 50.0, 3: 70.0, 6: 70.0}
+    assert stopping.values == {1: 50.0, 3: 70.0, 6: 70.0, 8: 60.0}  # and the last always
     assert stopping.best_episode == 6
     assert same(weights(augmenter), told.seen[5])
     strict = EarlyStopping(patience=2, every=3)
@@ -199,19 +203,60 @@ def test_few_base_classes_are_all_trained_on(monkeypatch: pytest.MonkeyPatch) ->
     assert CPAAN(**AUTO).fit(X_AUTO[few], Y_AUTO[few]).history_["episode"][-1] == 60
 
 
-def test_a_training_that_stops_by_itself_can_be_resumed(tmp_path: Path) -> None:
+def test_a_training_that_stops_by_itself_can_be_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first: list[torch.Tensor] = []
+
+    def falling(_: HeldOutScore, networks: Networks) -> float:
+        """Score how near networks still are to the first that were seen, in whichever training that was."""
+        weight = torch.cat([value.flatten() for value in networks.state_dict().values()])
+        first.append(weight.clone())
+        return -float((weight - first[0]).norm())
+
+    monkeypatch.setattr(HeldOutScore, "__call__", falling)
     whole = CPAAN(**AUTO).fit(X_AUTO, Y_AUTO)
+    assert whole.history_["episode"][-1] == 10  # looked at in 1, 5 and 10
 
     def kill(event: TrainingEvent) -> None:
-        if event.episode == 12:
+        if event.episode == 8:
             raise KeyboardInterrupt
 
-    saved = Checkpoints(tmp_path, every=4, resume=True)
+    saved = Checkpoints(tmp_path, every=2, resume=True)
     with pytest.raises(KeyboardInterrupt):
         CPAAN(callbacks=[kill, saved], **AUTO).fit(X_AUTO, Y_AUTO)
-    resumed = CPAAN(callbacks=[lambda _: None, saved], **AUTO).fit(X_AUTO, Y_AUTO)
-    assert resumed.history_ == whole.history_
-    assert same(weights(resumed), weights(whole))
+    for _ in range(2):  # from where it was killed, and then from its end
+        resumed = CPAAN(callbacks=[lambda _: None, saved], **AUTO).fit(X_AUTO, Y_AUTO)
+        assert resumed.history_ == whole.history_
+        assert same(weights(resumed), weights(whole))
+
+
+def test_a_rule_of_ones_own_for_when_to_stop_is_the_only_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(HeldOutScore, "__call__", lambda *_: pytest.fail("looked at"))
+    told, stopping = Told([0.0] * 60), EarlyStopping("covariance", patience=60)
+    augmenter = CPAAN(callbacks=[stopping, told], **AUTO).fit(X_AUTO, Y_AUTO)
+    assert augmenter.history_["episode"][-1] == 60
+    assert same(weights(augmenter), told.seen[stopping.best_episode - 1])
+
+
+def test_the_last_logging_step_is_looked_at_always(monkeypatch: pytest.MonkeyPatch) -> None:
+    scores, seen = iter([1.0, 2.0]), []
+    monkeypatch.setattr(HeldOutScore, "__call__", lambda *_: next(scores))
+    settings = {**AUTO, "episodes": 4, "callbacks": [lambda event: seen.append(copied(event))]}
+    augmenter = CPAAN(**settings).fit(X_AUTO, Y_AUTO)
+    assert same(weights(augmenter), seen[3])
+    assert next(scores, None) is None
+
+
+@pytest.mark.parametrize("large", [19, 22, 60])
+def test_few_large_classes_among_many_small_ones_are_not_all_held_out(large: int) -> None:
+    counts = torch.tensor([20] * large + [6] * 78)
+    share = share_to_hold_out("auto", counts, look=True)
+    held = choose_held_out(counts, share, seed=0)
+    if large < 20:
+        assert held is None
+    else:
+        assert held is not None
+        assert abs(len(held) - large / 4) <= 1
+        assert (counts[held] == 20).all()
 
 
 @pytest.mark.parametrize("held_out", ["none", 1.0, -0.1])

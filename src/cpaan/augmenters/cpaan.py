@@ -37,7 +37,7 @@ class CPAAN(BaseAugmenter):
     variant : {"ccov-gan", "cdeli-gan", "ccyc-gan", "c-gan"}
         The paper's final network, and the ones that lead to it.
     recipe : {"default", "quick", "paper"}
-        Where the numbers below come from: a few minutes or a minute or so on two cores, or the paper's every number.
+        Where the numbers below come from: some two minutes or one on two cores, or the paper's every number.
     random_state : int, RandomState or None
         Decides every random draw. The same integer on the same machine gives the same bits.
     per_class : int, optional
@@ -59,9 +59,10 @@ class CPAAN(BaseAugmenter):
         training that is to survive a crash has ``Checkpoints(folder, resume=True)``: the same call goes on with it.
     held_out : float or "auto"
         Share of the base classes that networks are not trained on, so that callbacks can score them on these as if
-        novel. They still lend examples to novel classes afterwards. ``"auto"``, where the recipe has patience and
-        there are at least twenty base classes of ten examples: a quarter of them and fifty at most, by which `fit`
-        itself decides when to stop and which networks to keep. Otherwise none. Not used by `fit_direct`.
+        novel. They still lend examples to novel classes afterwards. ``"auto"``, where the recipe has patience, no
+        callback is an `EarlyStopping`, and at least twenty base classes have ten examples: a quarter of these and fifty
+        at most, by which `fit` itself decides when to stop and which networks to keep. Otherwise none, as in
+        `partial_fit`. Not used by `fit_direct`.
     episodes, learning_rate, … : optional
         Any number of the recipe, by name; see `cpaan.training.recipe.Recipe`.
 

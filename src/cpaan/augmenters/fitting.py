@@ -85,7 +85,9 @@ def fit_model(
     networks = build_networks(_architecture(base.dimension, kind, recipe), seed).to(device)
     generator = torch.Generator(device).manual_seed(seed)
     novel_bank = None if novel is None else lay_out(novel, scaling, device)
-    share = share_to_hold_out(held_out, bank.counts, look=recipe.patience > 0)
+    # Whoever brings a rule of their own for when to stop has it alone.
+    look = recipe.patience > 0 and not any(isinstance(callback, EarlyStopping) for callback in callbacks)
+    share = share_to_hold_out(held_out, bank.counts, look=look)
     held = choose_held_out(bank.counts, share, seed) if novel is None else None
     plan = partial(
         training_plan,

@@ -21,14 +21,14 @@ MOST_NUMBERS = 2**22
 
 
 def share_to_hold_out(held_out: float | str, counts: Tensor, *, look: bool) -> float:
-    """Give the share of classes to hold out: the one that is asked for, or with ``"auto"`` a quarter, fifty, or none.
+    """Give the share of classes to hold out: the one that is asked for; with ``"auto"``, a quarter of the large ones.
 
     Parameters
     ----------
     held_out : share, or ``"auto"``
     counts : (C,) examples of each class
-    look : whether a training looks at the score by itself; ``"auto"`` holds classes out for that alone, if there are
-        enough
+    look : whether a training looks at the score by itself; ``"auto"`` holds classes out for that alone, fifty at most,
+        and none where fewer than twenty have examples enough
 
     >>> [share_to_hold_out("auto", torch.full((n,), 30), look=True) for n in (19, 20, 1000)]
     [0.0, 0.25, 0.05]
@@ -37,8 +37,8 @@ def share_to_hold_out(held_out: float | str, counts: Tensor, *, look: bool) -> f
         return held_out
     if held_out != AUTO:
         raise InputError(f"held_out must be a share of the base classes, or {AUTO!r}, not {held_out!r}")
-    enough = int((counts >= SHOTS + FEWEST_QUERIES).sum()) >= FEWEST_FOR_AUTO
-    return min(AUTO_SHARE, MOST_FOR_AUTO / len(counts)) if look and enough else 0.0
+    large = int((counts >= SHOTS + FEWEST_QUERIES).sum())
+    return min(AUTO_SHARE * large, MOST_FOR_AUTO) / len(counts) if look and large >= FEWEST_FOR_AUTO else 0.0
 
 
 def choose_held_out(counts: Tensor, share: float, seed: int, first: int = 0) -> Tensor | None:

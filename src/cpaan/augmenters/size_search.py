@@ -4,7 +4,7 @@ A classifier that is trained on all classes at once finds too few examples of th
 and more synthetic examples may make up for it. From the average size of a base class on, the size is doubled as long as
 that gains on held-out classes by more than chance, with the linear classifier and in the mean of both settings. No
 networks are needed for it: examples are estimated centres and deviations of the classes that remain. With few base
-classes there is nothing but chance.
+classes there is nothing but chance, and with more than a thousand features or so it would take too long.
 
 Less than the average size is not tried. Features that were trained on the base classes tell held-out ones so well apart
 that half the size seems to be enough, and novel classes then lose points.
@@ -17,6 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from scipy.stats import t as student
 from sklearn.exceptions import ConvergenceWarning
 from torch import Tensor
 
@@ -35,11 +36,11 @@ from cpaan.functional.linear_gaussian import class_moments
 from cpaan.sampling.temperature import calibrated_temperature
 
 LARGEST = 4
-# Twice the examples must gain so many points, and so many standard errors.
-LEAST_GAIN, STANDARD_ERRORS = 0.25, 2.0
+# Twice the examples must gain so many points, and more than Student's t gives to chance, one-sided.
+LEAST_GAIN, CONFIDENCE = 0.25, 0.95
 SHOTS = (1, 5)
 # Every FOLDS-th class is held out, as often as there are DRAWS; bounds on what a draw takes.
-FOLDS, DRAWS = 4, 2
+FOLDS, DRAWS = 4, 3
 FEWEST_CLASSES, MOST_CLASSES, MOST_EXAMPLES, MOST_QUERIES = 20, 80, 60, 30
 MOST_WORK = 2e8  # examples × features × classes
 
@@ -86,16 +87,15 @@ def choose_size(
     generator : decides every random draw
     """
     large = [examples for examples in sample if len(examples) >= 2 * (max(SHOTS) + FEWEST_QUERIES)]
-    if len(large) < FEWEST_CLASSES or not constants.shots:
+    if len(large) < FEWEST_CLASSES or not constants.shots or affordable_rounds(DRAWS, large[0].shape[1]) < DRAWS:
         return 1
-    draws = affordable_rounds(DRAWS, large[0].shape[1])
-    tasks = [task for _ in range(draws) for task in _draw_tasks(large, constants, noise, generator)]
+    tasks = [list(_draw_tasks(large, constants, noise, generator)) for _ in range(DRAWS)]
     decay = LinearClassifier().weight_decay * factor**2  # the same penalty as on features in the user's units
     chosen, accuracies = 1, _accuracies(tasks, 1, decay, generator)
     while chosen < LARGEST:
         of_larger = _accuracies(tasks, 2 * chosen, decay, generator)
         gains = of_larger - accuracies
-        by_chance = STANDARD_ERRORS * gains.std(ddof=1) / len(gains) ** 0.5
+        by_chance = float(student.ppf(CONFIDENCE, DRAWS - 1)) * gains.std(ddof=1) / DRAWS**0.5
         if gains.mean() < max(LEAST_GAIN, by_chance):
             break
         chosen, accuracies = 2 * chosen, of_larger
@@ -145,9 +145,13 @@ def _labels(parts: Sequence[Tensor]) -> Tensor:
     return torch.arange(len(parts)).repeat_interleave(torch.tensor([len(part) for part in parts]))
 
 
-def _accuracies(tasks: Sequence[_Task], multiple: int, decay: float, generator: torch.Generator) -> NDArray[np.float64]:
-    """Give the accuracy of each task with classes of a size."""
-    return np.array([_accuracy(task, multiple * task.size - task.k, decay, generator) for task in tasks])
+def _accuracies(
+    draws: Sequence[Sequence[_Task]], multiple: int, decay: float, generator: torch.Generator
+) -> NDArray[np.float64]:
+    """Give the accuracy of each draw with classes of a size, the mean over its tasks."""
+    found = [[_accuracy(task, multiple * task.size - task.k, decay, generator) for task in tasks] for tasks in draws]
+    accuracies: NDArray[np.float64] = np.array(found).mean(1)
+    return accuracies
 
 
 def _accuracy(task: _Task, number: int, decay: float, generator: torch.Generator) -> float:

@@ -40,7 +40,7 @@ class EarlyStopping:
     patience : int, default=10
         Looks without a better value after which training stops.
     every : int, default=1
-        Logging steps, of which there are about a hundred, from one look to the next.
+        Logging steps, of which there are about a hundred, from one look to the next; the last is looked at always.
     least : float, default=0.0
         By how much a value must be better to count.
     ties : bool, default=False
@@ -73,7 +73,7 @@ class EarlyStopping:
         """Compare this logging step with those before."""
         if event.first:
             self.values = {}
-        elif len(event.run.history.episodes) % self.every:
+        elif len(event.run.history.episodes) % self.every and event.episode != event.episodes:
             return
         value = self.values[event.episode] = self._value(event)
         better = value - self.best_value if self.watch == SCORE else self.best_value - value
