@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from cpaan.functional.small_matrices import eigh_by_size, jacobi_eigh, shifted_cholesky
+from cpaan.functional.small_matrices import eigh_by_size, jacobi_eigh, shifted_cholesky, whitening
 
 DTYPES = [torch.float64, torch.float32]
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -97,3 +97,14 @@ def test_shifted_cholesky_bounds_a_singular_gram_matrix(dtype: torch.dtype) -> N
 def test_failed_cholesky_still_bounds(dtype: torch.dtype) -> None:
     L, _, _ = shifted_cholesky(torch.tensor([[1.0, 2.0], [2.0, 1.0]], dtype=dtype))  # indefinite: no Gram matrix at all
     torch.testing.assert_close(L, 2**0.5 * torch.eye(2, dtype=dtype), rtol=4 * torch.finfo(dtype).eps, atol=0)
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=needs_cuda)])
+def test_vectors_that_rounding_leaves_without_a_length_are_dropped(device: str) -> None:
+    G = torch.diag(torch.tensor([4.0, 1e-3, 0.0, 1.0]))
+    G[1, 0] = G[0, 1] = 1.0  # longer than the lengths on the diagonal allow
+    G[2, 2], G[2, 3], G[3, 2] = -1e-4, 1e-2, 1e-2
+    T = whitening(G.expand(3, 4, 4).to(device)).cpu()
+    assert T.isfinite().all()
+    assert not T[:, :, 2].any()
+    assert (T[:, 2:, 2:].mT @ G[2:, 2:] @ T[:, 2:, 2:]).abs().max() <= 1 + 1e-4

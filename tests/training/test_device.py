@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from cpaan import CPAAN
+from cpaan import CPAAN, load_glyphs
+from cpaan.data.glyphs import glyph_split
+from cpaan.data.split import draw_shots
 from cpaan.errors import InputError
 from cpaan.training.device import choose_device
 
@@ -118,3 +120,20 @@ def test_a_model_moves_between_cpu_and_gpu(tmp_path: Path, trained_on: str, load
     assert set(labels) == {"new", "other"}
     if trained_on == loaded_on:
         assert np.array_equal(made, ours.augment(*SHOTS)[0])
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=needs_cuda)])
+def test_a_residual_generator_starts_where_covariances_hardly_differ(device: str) -> None:
+    """It begins with the base deviations themselves, so that the differences of the covariance loss all but vanish."""
+    base = load_glyphs().select(glyph_split()[0])
+    training, _ = draw_shots(base, 12, 0)
+    augmenter = CPAAN(
+        variant="ccov-gan",
+        recipe="quick",
+        episodes=5,
+        anchor="shots",
+        generator="residual",
+        random_state=0,
+        device=device,
+    ).fit(training.features, training.names)
+    assert np.isfinite(augmenter.history_["covariance"]).all()

@@ -141,10 +141,15 @@ def _leading_directions(samples: Tensor) -> Tensor:
 
 
 def _gram_of_both(few: Tensor, made: Tensor) -> Tensor:
-    """Give W Wᵀ for W = (F', G'), (N, P, k, k)."""
-    across = torch.einsum("nprd,nsd->nprs", few, made)  # which unlike matmul copies nothing to broadcast it
+    """Give W Wᵀ for W = (F', G'), (N, P, k, k), in full precision.
+
+    Where the two covariances are nearly equal, leading combinations nearly vanish: with products of eleven digits their
+    squared lengths would come out negative.
+    """
+    with full_precision():
+        across = torch.einsum("nprd,nsd->nprs", few, made)  # which unlike matmul copies nothing to broadcast it
+        of_base, of_made = few @ few.mT, (made @ made.mT).unsqueeze(1)
     shape = across.shape[:2]
-    of_base, of_made = few @ few.mT, (made @ made.mT).unsqueeze(1)
     above = torch.cat((of_base.expand(*shape, -1, -1), across), dim=-1)
     return torch.cat((above, torch.cat((across.mT, of_made.expand(*shape, -1, -1)), dim=-1)), dim=-2)
 

@@ -61,7 +61,10 @@ def _jacobi(matrices, values, vectors, q: tl.constexpr, size: tl.constexpr, swee
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _inverse_root(G, q, size: tl.constexpr, shift):  # type: ignore[no-untyped-def]
-    """Give T = N⁻¹ L⁻ᵀ where N⁻¹ G N⁻¹ + shift I = L Lᵀ, eliminating column after column."""
+    """Give T = N⁻¹ L⁻ᵀ where N⁻¹ G N⁻¹ + shift I = L Lᵀ, eliminating column after column.
+
+    A pivot below the shift shows a G that is not positive semidefinite: T is zero in that column.
+    """
     index = tl.arange(0, size)
     row, column = index[:, None], index[None, :]
     by_row = tl.sqrt(tl.maximum(tl.sum(tl.where(row == column, G, 0.0), 1), 1e-37))
@@ -72,8 +75,8 @@ def _inverse_root(G, q, size: tl.constexpr, shift):  # type: ignore[no-untyped-d
     for j in range(0, q):
         below = tl.sum(tl.where(column == j, A, 0.0), 1)  # column j, by rows
         beside = tl.sum(tl.where(row == j, A, 0.0), 0)  # the same, by columns
-        pivot = tl.maximum(tl.sum(tl.where(index == j, beside, 0.0), 0), shift)
-        root = 1.0 / tl.sqrt(pivot)
+        pivot = tl.sum(tl.where(index == j, beside, 0.0), 0)
+        root = tl.where(pivot > shift / 2, 1.0 / tl.sqrt(tl.maximum(pivot, shift / 2)), 0.0)
         below = tl.where(index > j, below * root, 0.0)
         beside = tl.where(index > j, beside * root, 0.0)
         A = A - below[:, None] * beside[None, :]

@@ -130,13 +130,17 @@ def orthonormal(Y: Tensor) -> Tensor:
 
 
 def whitening(G: Tensor) -> Tensor:
-    """Return T, triangular, with Tᵀ G T ≤ I and, but for directions in which G all but vanishes, Tᵀ G T ≈ I."""
+    """Return T, triangular, with Tᵀ G T ≤ I and, but for directions in which G all but vanishes, Tᵀ G T ≈ I.
+
+    A vector whose squared length rounding left at zero or below is dropped: its column of T is zero.
+    """
     kernels = kernels_for(G)
     if kernels is not None:
         found: Tensor = kernels.whitening(G, rounding_of_gram(G.shape[-1], G.dtype))
         return found
     L, norms, _ = shifted_cholesky(G)
-    inverse: Tensor = torch.linalg.solve_triangular(L, torch.diag_embed(1 / norms), upper=False)
+    lengths = torch.where(G.diagonal(dim1=-2, dim2=-1) > 0, 1 / norms, 0)
+    inverse: Tensor = torch.linalg.solve_triangular(L, torch.diag_embed(lengths), upper=False)
     return inverse.mT
 
 
