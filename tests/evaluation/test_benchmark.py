@@ -182,6 +182,7 @@ def test_an_error_in_a_process_reaches_the_caller() -> None:
 
 
 def test_no_scheduler_is_a_clear_error() -> None:
+    pytest.importorskip("distributed")
     with pytest.raises(InputError, match="no Dask scheduler answers"):
         list(run_on_dask(divmod, (1,), [(1,)], "tcp://127.0.0.1:9"))
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import PIL
 import pytest
 from PIL import Image, ImageFile, ImageOps
 
@@ -106,6 +107,10 @@ def test_a_line_of_pixels_does_not_fill_the_memory() -> None:
 )
 def test_odd_modes_become_rgb(image: Image.Image, form: str, expected: tuple[int, int, int]) -> None:
     content = encode(image, form)
+    try:
+        Image.open(BytesIO(content)).load()
+    except OSError as error:  # some versions write YCbCr as TIFF in a way that they cannot read
+        pytest.skip(f"Pillow {PIL.__version__} cannot read its own {form} of {image.mode}: {error}")
     assert furthest(decode_image(content, 4), np.array(expected)[:, None, None]) <= 1
     whole = decode_pil(content)
     assert whole.mode == "RGB"

@@ -252,10 +252,11 @@ def test_devices_in_tars_are_refused(tmp_path: Path, kind: bytes) -> None:
 
 @pytest.mark.parametrize("size", [1, 1_000, 2**40, 2**60, -512])
 def test_members_that_claim_more_than_there_is(tmp_path: Path, size: int) -> None:
+    # Later versions of tarfile refuse a negative size themselves.
     member = tarfile.TarInfo("train/oak/1.jpg")
     member.size = size
     (tmp_path / "a.tar").write_bytes(member.tobuf(tarfile.GNU_FORMAT))
-    with pytest.raises(InputError, match=rf"'train/oak/1\.jpg' should have {size} bytes, more than there are"):
+    with pytest.raises(InputError, match=rf"'train/oak/1\.jpg' should have {size} bytes|damaged.*invalid offset"):
         index_images(tmp_path / "a.tar")
 
 
