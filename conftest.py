@@ -1,8 +1,22 @@
-"""What not to look for doctests in."""
+"""What holds for all tests, doctests included: where not to look for doctests, one thread, and the same draws."""
 
+import os
 from importlib.util import find_spec
+
+import pytest
+import torch
 
 # Kernels cannot be imported without Triton, which comes with torch for CUDA.
 collect_ignore = (
     [] if find_spec("triton") else ["src/cpaan/functional/small_kernels.py", "src/cpaan/nn/dense_kernels.py"]
 )
+
+# For the processes that tests start. On a busy machine a second thread makes small tensor operations wait.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+
+@pytest.fixture(autouse=True)
+def _the_same_state_for_every_test() -> None:
+    """Let no test find what another left behind: pytest-randomly seeds Python and numpy, but not torch."""
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
