@@ -17,6 +17,11 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 @pytest.fixture(autouse=True)
 def _the_same_state_for_every_test() -> None:
-    """Let no test find what another left behind: pytest-randomly seeds Python and numpy, but not torch."""
+    """Let no test find what another left behind.
+
+    pytest-randomly seeds Python and numpy, but not torch. And torch switches oneDNN off for the rest of a process when
+    it fails once, as it may on ARM ("mkldnn_matmul failed, switching to BLAS gemm"): the same sums, in other bits.
+    """
     torch.set_num_threads(1)
     torch.manual_seed(0)
+    torch.backends.mkldnn.set_flags(True)
