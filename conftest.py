@@ -15,8 +15,8 @@ collect_ignore = (
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
-@pytest.fixture(autouse=True)
-def _the_same_state_for_every_test() -> None:
+@pytest.hookimpl(tryfirst=True)  # before any fixture, of whatever scope
+def pytest_runtest_setup() -> None:
     """Let no test find what another left behind.
 
     pytest-randomly seeds Python and numpy, but not torch. And torch switches oneDNN off for the rest of a process when
