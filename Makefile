@@ -15,8 +15,9 @@ $(STAMP): pyproject.toml constraints.txt
 demo: $(STAMP)
 	$(BIN)/cpaan demo --out demo
 
+# Two processes with one thread each, in an order that changes from run to run; `-v` prints its seed.
 test: $(STAMP)
-	$(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -v -n 2 --dist worksteal --durations=10
 
 # The tests of the report want a browser; without one they are skipped and say so.
 CHROMIUM := apt-get install --yes --no-install-recommends chromium

@@ -3,20 +3,35 @@
 import subprocess
 import sys
 import tempfile
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
+from pkgutil import walk_packages
 
 import numpy as np
 
 import cpaan
 from cpaan import CPAAN, FeatureSet, InputError
 from cpaan.data import write_features
+from cpaan.extras import EXTRAS
 
-EXTRA = ("matplotlib", "pandas", "optuna", "onnx", "pyarrow", "huggingface_hub", "dask", "tensorboard")
-
-installed = [name for name in EXTRA if find_spec(name) is not None]
+installed = [name for name in (*EXTRAS, "pandas") if find_spec(name) is not None]
 assert not installed, f"the environment is not fresh: it has {installed}"
 assert "site-packages" in cpaan.__file__, f"cpaan is imported from {cpaan.__file__}, not as it was installed"
+
+# Every module is imported, or wants a library of an extra. Triton comes with torch for CUDA alone; who imports
+# `cpaan.__main__` runs it.
+names = [module.name for module in walk_packages(cpaan.__path__, "cpaan.") if module.name != "cpaan.__main__"]
+wanting: dict[str, str] = {}
+for name in names:
+    try:
+        import_module(name)
+    except ModuleNotFoundError as error:
+        wanting[name] = (error.name or "").partition(".")[0]
+undeclared = {name: library for name, library in wanting.items() if library not in (*EXTRAS, "triton")}
+assert not undeclared, f"modules want what is not installed with cpaan: {undeclared}"
+drawing = {name for name, library in wanting.items() if library == "matplotlib"}
+print(f"{len(names) - len(wanting)} modules are imported, {len(drawing)} that draw want matplotlib")
 
 rng = np.random.default_rng(0)
 X = (5 * rng.normal(size=(8, 1, 5)) + rng.normal(size=(8, 30, 5))).reshape(-1, 5)

@@ -1,7 +1,5 @@
 import os
 
-import pytest
-import torch
 from hypothesis import settings
 
 # The same examples in every run: a change is judged by what it changes. HYPOTHESIS_PROFILE=explore draws others.
@@ -9,9 +7,3 @@ from hypothesis import settings
 settings.register_profile("steady", derandomize=True, deadline=None)
 settings.register_profile("explore", derandomize=False, deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "steady"))
-
-
-@pytest.fixture(autouse=True, scope="session")
-def _one_thread() -> None:
-    """On a busy machine a second thread makes small tensor operations wait rather than quicker."""
-    torch.set_num_threads(1)

@@ -70,7 +70,7 @@ def in_a_process(order: str, threads: int, hash_seed: int) -> subprocess.Popen[s
 @pytest.mark.parametrize("threads", [1, 2])
 def test_processes_give_the_same_bits_in_any_order_of_work(threads: int) -> None:
     processes = [in_a_process("forwards", threads, 1), in_a_process("backwards", threads, 2)]
-    first, second = (json.loads(process.communicate(timeout=300)[0]) for process in processes)
+    first, second = (json.loads(process.communicate(timeout=1800)[0]) for process in processes)
     assert first.keys() == {*(kind.__name__ for kind in AUGMENTERS), *CLASSIFIERS}
     assert {name: digest for name, digest in first.items() if second[name] != digest} == {}
     assert len(set(first.values())) == len(first)

@@ -144,7 +144,7 @@ def run_torchrun(words: list[str]) -> str:
         )
         for _ in range(machines)
     ]
-    outputs = [process.communicate(timeout=300)[0] for process in started]
+    outputs = [process.communicate(timeout=1800)[0] for process in started]
     assert all(process.returncode == 0 for process in started), "\n".join(outputs)
     return "\n".join(outputs)
 

@@ -1,14 +1,20 @@
 """What is built for others: a wheel with the package alone, and a source archive that it can be built from."""
 
+import ast
+import re
 import subprocess
 import sys
 import tarfile
 import zipfile
+from collections.abc import Iterator
 from email.parser import Parser
+from importlib.metadata import packages_distributions
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+
+from cpaan.extras import EXTRAS
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "cpaan"
@@ -77,3 +83,76 @@ def test_the_source_archive_is_clean(built: tuple[Path, Path]) -> None:
 
 def test_the_types_are_shipped() -> None:
     assert (PACKAGE / "py.typed").is_file()
+
+
+def declared() -> dict[str, set[str]]:
+    """Give the distributions of every extra of the project, and under "" those that it always needs."""
+    _, _, project = (ROOT / "pyproject.toml").read_text(encoding="utf-8").partition("\n[project]\n")
+    always, _, extras = project.partition("\n[project.optional-dependencies]\n")
+    lists = re.findall(r"^(\w+) = \[(.*?)\]$", extras.partition("\n[")[0], re.MULTILINE | re.DOTALL)
+    lists += [("", text) for text in re.findall(r"^dependencies = \[(.*?)^\]$", always, re.MULTILINE | re.DOTALL)]
+    return {name: {canonical(each) for each in re.findall(r'"([\w-]+)', text)} for name, text in lists}
+
+
+def canonical(name: str) -> str:
+    return name.lower().replace("_", "-")
+
+
+def is_guarded(node: ast.stmt) -> bool:
+    """Tell whether what is inside is for mypy alone, or may be missing."""
+    if isinstance(node, ast.If):
+        return ast.unparse(node.test) == "TYPE_CHECKING"
+    return isinstance(node, ast.Try) and any("ImportError" in ast.unparse(each) for each in node.handlers)
+
+
+def imports(tree: ast.AST, *, guarded: bool = False) -> Iterator[tuple[str, bool]]:
+    """Give every module that is imported, wherever that stands, and whether the import is guarded."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, guarded) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module, guarded
+        elif isinstance(node, ast.Call) and node.args and isinstance(node.args[0], ast.Constant):
+            function = ast.unparse(node.func)
+            if function in ("import_extra", "import_module"):
+                yield str(node.args[0].value), function == "import_extra"
+        yield from imports(node, guarded=guarded or (isinstance(node, ast.stmt) and is_guarded(node)))
+
+
+def libraries() -> set[tuple[str, bool, str]]:
+    """Give the libraries that the package imports, whether that is guarded, and the module that does."""
+    known = {*sys.stdlib_module_names, "cpaan"}
+    return {
+        (name.partition(".")[0], guarded, str(path.relative_to(PACKAGE).with_suffix("")))
+        for path in PACKAGE.rglob("*.py")
+        for name, guarded in imports(ast.parse(path.read_text(encoding="utf-8")))
+        if name.partition(".")[0] not in known
+    }
+
+
+def test_every_library_that_is_imported_is_declared() -> None:
+    distributions, project = packages_distributions(), declared()
+
+    def is_declared(library: str, extra: str) -> bool:
+        return any(canonical(name) in project[extra] for name in distributions.get(library, [library]))
+
+    undeclared = {
+        (library, module)
+        for library, guarded, module in libraries()
+        if not (
+            is_declared(library, "")
+            # Pandas is in no extra: who asks for a data frame is told its name.
+            or (guarded and (library == "pandas" or is_declared(library, EXTRAS.get(library, ""))))
+            # Figures import it at once, and nothing but what draws imports them: see tests/test_imports.py.
+            or (library == "matplotlib" and module.startswith("reporting/") and is_declared(library, "report"))
+            # It comes with torch for CUDA, and kernels are looked for only where it is there.
+            or (library == "triton" and module.endswith("_kernels"))
+        )
+    }
+    assert undeclared == set()
+
+
+def test_every_library_that_is_always_installed_is_imported() -> None:
+    distributions = packages_distributions()
+    imported = {canonical(name) for library, _, _ in libraries() for name in distributions.get(library, [library])}
+    assert declared()[""] <= imported

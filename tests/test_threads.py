@@ -45,7 +45,7 @@ def at_once(work: Callable[[int], Any]) -> list[Any]:
     start = Barrier(THREADS)
 
     def wait_and_work(thread: int) -> Any:
-        start.wait(timeout=60)
+        start.wait(timeout=600)
         return work(thread)
 
     with ThreadPoolExecutor(THREADS) as pool:

@@ -56,8 +56,12 @@ quiet = pytest.mark.filterwarnings(
 )
 
 
+# It gives pytest a generator, which pytest is about to refuse.
+checks = parametrize_with_checks(CHECKED)
+
+
 @quiet
-@parametrize_with_checks(CHECKED)  # type: ignore[untyped-decorator]
+@pytest.mark.parametrize(checks.args[0], list(checks.args[1]), **checks.kwargs)
 def test_imbalanced_learn_checks(estimator: Any, check: Callable[[Any], None]) -> None:
     check(estimator)
 
@@ -99,7 +103,7 @@ STRATEGIES: list[tuple[tuple[int, ...], Any]] = [
 
 
 @quiet
-@pytest.mark.parametrize(("sizes", "strategy"), STRATEGIES, ids=str)
+@pytest.mark.parametrize(("sizes", "strategy"), STRATEGIES, ids=lambda value: getattr(value, "__name__", str(value)))
 def test_a_strategy_means_what_it_means_in_imbalanced_learn(sizes: tuple[int, ...], strategy: Any) -> None:
     X, y = long_tail(*sizes)
     theirs = RandomOverSampler(sampling_strategy=strategy, random_state=0).fit(X, y)

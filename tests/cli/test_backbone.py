@@ -88,7 +88,7 @@ def test_an_interrupted_training_says_how_to_go_on(
         assert process.poll() is None, process.communicate()[0]
         time.sleep(0.1)
     os.killpg(process.pid, number) if group else process.send_signal(number)
-    output = process.communicate(timeout=120)[0]
+    output = process.communicate(timeout=600)[0]
     assert process.returncode == 130, output
     assert "the same command with --resume goes on" in output
     assert len(list((model / "checkpoints").iterdir())) == 1

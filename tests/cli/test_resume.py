@@ -159,7 +159,8 @@ def test_two_processes_and_kills(tmp_path: Path, base: Path) -> None:
     command = [sys.executable, "-m", "cpaan", *words]
     with subprocess.Popen(command, stderr=subprocess.PIPE, env={**os.environ, "OMP_NUM_THREADS": "1"}) as process:
         try:
-            while process.poll() is None and not (model / LOCK).exists():
+            # The file is there a moment before it is held; the number of the process is written once it is.
+            while process.poll() is None and not ((model / LOCK).exists() and (model / LOCK).read_text()):
                 time.sleep(0.01)
             second = cpaan(*words, "--resume")
             assert_refused(second, f"is being written to by process {process.pid} on")

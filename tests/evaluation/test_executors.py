@@ -20,7 +20,7 @@ class Meeting:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         (self.folder / str(os.getpid())).touch()
-        end = time.monotonic() + 60
+        end = time.monotonic() + 600
         while len(list(self.folder.iterdir())) < self.number:
             if time.monotonic() > end:
                 raise TimeoutError("waited in vain for the others to begin")
