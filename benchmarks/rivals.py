@@ -47,9 +47,9 @@ from cpaan.data.benchmark import BenchmarkData, load_benchmark
 from cpaan.data.feature_set import FeatureSet
 from cpaan.evaluation.intervals import mean_interval
 from cpaan.evaluation.protocol import evaluate_low_shot
-from cpaan.evaluation.threads import limited_threads
 from cpaan.methods import Settings, find_method, make_classifier
 from cpaan.reporting.table import markdown_table
+from cpaan.threads import limited_threads
 
 Made = tuple[NDArray[Any], NDArray[np.int64]]
 Seconds = dict[str, float]

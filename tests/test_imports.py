@@ -1,5 +1,7 @@
 """What is imported when: nothing optional before it is used, and the core with torch and numpy alone."""
 
+import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -91,3 +93,24 @@ def test_every_extra_is_in_the_package() -> None:
     _, _, extras = text.partition("[project.optional-dependencies]\n")
     declared = {line.partition(" ")[0] for line in extras.partition("\n[")[0].splitlines() if " = [" in line}
     assert set(EXTRAS.values()) <= declared
+
+
+PACKAGE_OF = {"sklearn": "scikit-learn", "imblearn": "imbalanced-learn", "PIL": "pillow"}
+# With torch for CUDA alone, and of extras that `cpaan.extras` looks after.
+NOT_ALWAYS_THERE = {"triton", *EXTRAS, "datasets"}
+
+
+def imported_by(path: Path) -> set[str]:
+    """Name the libraries that a module imports, at once or later."""
+    nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+    names = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    names |= {node.module for node in nodes if isinstance(node, ast.ImportFrom) and node.module}
+    return {name.partition(".")[0] for name in names} - set(sys.stdlib_module_names) - {"cpaan"}
+
+
+def test_every_library_that_is_imported_is_declared() -> None:
+    project = (Path(__file__).parents[1] / "pyproject.toml").read_text()
+    dependencies = project.partition("\ndependencies = [")[2].partition("]")[0]
+    declared = set(re.findall(r'"([\w-]+)', dependencies))
+    imported = set().union(*(imported_by(path) for path in Path(cpaan.__file__).parent.rglob("*.py")))
+    assert {PACKAGE_OF.get(name, name) for name in imported - NOT_ALWAYS_THERE} <= declared

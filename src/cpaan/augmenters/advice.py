@@ -17,12 +17,19 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from cpaan.augmenters.center_search import Gains, choose_constants, corrected_interval, held_out_gains
+from cpaan.augmenters.center_search import (
+    Gains,
+    choose_constants,
+    corrected_interval,
+    held_out_gains,
+    search_multiplications,
+)
 from cpaan.augmenters.fitting import choose_scaling, lay_out
 from cpaan.augmenters.held_out import FEWEST_CLASSES, FEWEST_QUERIES, Shift, affordable_rounds, class_sample
 from cpaan.data.feature_set import FeatureSet
 from cpaan.errors import InputError
 from cpaan.functional.linear_gaussian import ClassMoments, class_moments
+from cpaan.threads import threads_for
 from cpaan.training.recipe import DEFAULT
 
 # A gain of fewer points is none that anyone would notice.
@@ -93,6 +100,11 @@ def advise_on(base: FeatureSet, novel: FeatureSet, *, rounds: int = DEFAULT.sear
     >>> advice.shots, advice.separation, advice.lsl[0].mean > 0
     ((1, 2, 5, 10, 20), 1.0, True)
     """
+    with threads_for(search_multiplications(base.dimension)):
+        return _advise(base, novel, rounds, seed)
+
+
+def _advise(base: FeatureSet, novel: FeatureSet, rounds: int, seed: int) -> Advice:
     scaling = choose_scaling(base, DEFAULT)
     bank = lay_out(base, scaling, torch.device("cpu"))
     generator = torch.Generator().manual_seed(seed)

@@ -18,6 +18,7 @@ from cpaan.data.feature_set import FeatureSet
 from cpaan.data.limits import require_arrays
 from cpaan.errors import InputError
 from cpaan.estimator import SavedEstimator, base_classes
+from cpaan.threads import of_covariance, threads_for
 from cpaan.training.checks import check_count
 
 # A model may come from anywhere, and say how many examples are made of a class.
@@ -99,7 +100,8 @@ class BaseAugmenter(SavedEstimator, BaseOverSampler):
             Their classes, of any hashable type.
         """
         base = FeatureSet(X_base, y_base)
-        self._learn(base)
+        with threads_for(of_covariance(len(base), base.dimension)):
+            self._learn(base)
         validate_data(self, X_base, skip_check_array=True)
         return self._remember(base)
 
@@ -180,12 +182,14 @@ class BaseAugmenter(SavedEstimator, BaseOverSampler):
             return np.empty((0, everything.dimension)), []
         novel = everything.select(filled)
         wanted = np.array([self.sampling_strategy_[name] for name in filled])
-        self._remember(self._learn_for(base, novel))
+        with threads_for(of_covariance(len(base), base.dimension)):
+            self._remember(self._learn_for(base, novel))
         return self._make_in_range(novel, wanted), _names(novel, wanted)
 
     def _make_in_range(self, novel: FeatureSet, wanted: NDArray[np.int64]) -> NDArray[np.floating]:
         """Make examples, and refuse to give what the type that the features came in cannot hold."""
-        made, dtype = self._make(novel, wanted), novel.features.dtype
+        with threads_for(of_covariance(int(wanted.sum()), novel.dimension)):
+            made, dtype = self._make(novel, wanted), novel.features.dtype
         largest, limit = max(float(made.max(initial=0)), -float(made.min(initial=0))), float(np.finfo(dtype).max)
         if not largest <= limit:
             raise InputError(

@@ -42,6 +42,7 @@ from cpaan.functional.linear_gaussian import ClassMoments, between_covariance
 from cpaan.functional.rows import NUMBERS_IN_BLOCK
 from cpaan.sampling.bank import ClassBank
 from cpaan.sampling.temperature import calibrated_temperature
+from cpaan.threads import threads_for
 
 RIDGES = (0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
 LENGTHS = torch.arange(8, 27).double() / 20  # ρ from 0.4 to 1.3
@@ -99,9 +100,15 @@ def search_center_model(bank: ClassBank, rounds: int, seed: int) -> tuple[Center
     generator = torch.Generator().manual_seed(seed)
     sample = class_sample(bank, generator)
     rounds = affordable_rounds(rounds, bank.dimension)
-    constants = choose_constants(sample, rounds, generator)
-    gains = held_out_gains(sample, constants, rounds, generator)
-    return _fitted(bank, constants), gains
+    with threads_for(search_multiplications(bank.dimension)):
+        constants = choose_constants(sample, rounds, generator)
+        gains = held_out_gains(sample, constants, rounds, generator)
+        return _fitted(bank, constants), gains
+
+
+def search_multiplications(dimension: int) -> float:
+    """Count those of a Cholesky factor, of which the search computes hundreds."""
+    return dimension**3 / 6
 
 
 def choose_constants(sample: Sequence[Tensor], rounds: int, generator: torch.Generator) -> CenterConstants:

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from cpaan.augmenters.model import Completion, Model
 from cpaan.functional.class_center import within_covariance
+from cpaan.threads import of_covariance, threads_for
 
 # Directions that are kept as they are; of the others, the mean variance.
 RANK = 128
@@ -25,7 +26,13 @@ def find_completion(model: Model, generator: torch.Generator) -> Completion:
     """Compare what a trained model makes of its base classes with how these vary."""
     if model.center is None:
         raise ValueError("a model without centres is not completed")
-    return lacking(within_covariance(model.center), _made_covariance(model, generator).double().cpu(), RANK)
+    n_classes, dimension = model.base.prototypes.shape
+    with threads_for(of_covariance(_made_of_class(min(n_classes, MOST_CLASSES), dimension), dimension)):
+        return lacking(within_covariance(model.center), _made_covariance(model, generator).double().cpu(), RANK)
+
+
+def _made_of_class(n_classes: int, dimension: int) -> int:
+    return -(-EXAMPLES_PER_FEATURE * dimension // n_classes) + 1
 
 
 def lacking(wanted: Tensor, made: Tensor, rank: int) -> Completion:
@@ -46,7 +53,7 @@ def _made_covariance(model: Model, generator: torch.Generator) -> Tensor:
     base = model.base.prototypes
     n_classes, dimension = base.shape
     labels = torch.arange(0, n_classes, -(-n_classes // MOST_CLASSES))
-    number = -(-EXAMPLES_PER_FEATURE * dimension // len(labels)) + 1
+    number = _made_of_class(len(labels), dimension)
     scatter, total = base.new_zeros((dimension, dimension)), 0
     for label in labels.tolist():
         target = base[label : label + 1]

@@ -21,6 +21,7 @@ from cpaan.augmenters.model import Model
 from cpaan.augmenters.storage import model_details, model_tensors, restore_gain, restore_model
 from cpaan.data.feature_set import FeatureSet
 from cpaan.errors import InputError
+from cpaan.threads import of_covariance, threads_for
 from cpaan.training.device import choose_device
 from cpaan.training.recipe import Recipe, make_recipe
 from cpaan.training.trainer import Callback, Progress
@@ -206,7 +207,8 @@ class CPAAN(BaseAugmenter):
         """
         base, novel = FeatureSet(X_base, y_base), FeatureSet(X_novel, y_novel)
         check_novel(novel, base.classes, base.dimension)
-        self._train(base, novel)
+        with threads_for(of_covariance(len(base), base.dimension)):
+            self._train(base, novel)
         return self._remember(base)
 
     def partial_fit(self, X_base: Any, y_base: Any, *, episodes: int = 300) -> "CPAAN":
@@ -249,15 +251,16 @@ class CPAAN(BaseAugmenter):
                 "further base classes must come from the same representation"
             )
         before = self.history_["episode"][-1]
-        self.model_, history, gains = fit_further(
-            self.model_,
-            base,
-            episodes=episodes,
-            reservoir=self._reservoir(),
-            seed=(self._seed(0) + before) % 2**31,
-            callbacks=self._all_callbacks(),
-            held_out=self.held_out,
-        )
+        with threads_for(of_covariance(len(base), base.dimension)):
+            self.model_, history, gains = fit_further(
+                self.model_,
+                base,
+                episodes=episodes,
+                reservoir=self._reservoir(),
+                seed=(self._seed(0) + before) % 2**31,
+                callbacks=self._all_callbacks(),
+                held_out=self.held_out,
+            )
         logged = {"episode": [before + episode for episode in history.episodes], **history.losses}
         self.history_ = {name: [*self.history_[name], *values] for name, values in logged.items()}
         self.expected_gain_ = gains.expected() if gains.shots else None

@@ -15,6 +15,7 @@ from cpaan.classifiers.base import FloatArray, IntegerArray, ScoreClassifier
 from cpaan.classifiers.lbfgs import minimize
 from cpaan.classifiers.nearest_prototype import weighted_class_means
 from cpaan.errors import InputError
+from cpaan.threads import threads_for
 
 Matrix: TypeAlias = npt.NDArray[np.floating]
 
@@ -111,13 +112,14 @@ class CosineClassifier(ScoreClassifier):
         shares = weights / np.bincount(targets, weights)[targets] / n_classes
         start = normalized(weighted_class_means(directions, targets, weights, n_classes))
         problem = CosineProblem(directions, targets, shares, self.scale)
-        found = minimize(
-            problem.objective,
-            start,
-            max_iterations=self.max_iterations,
-            tolerance=problem.tolerance,
-            max_evaluations=2 * self.max_iterations + 1,
-        )
+        with threads_for(directions.size * n_classes):
+            found = minimize(
+                problem.objective,
+                start,
+                max_iterations=self.max_iterations,
+                tolerance=problem.tolerance,
+                max_evaluations=2 * self.max_iterations + 1,
+            )
         self.weights_, self.n_iterations_ = normalized(found.point), found.iterations
         return self
 

@@ -17,6 +17,7 @@ from cpaan.classifiers.lbfgs import Minimum, minimize
 from cpaan.classifiers.linear_problem import BlockProblem, ExactProblem, Problem, Solution
 from cpaan.classifiers.linear_search import Examples, minimize_in_single
 from cpaan.errors import InputError
+from cpaan.threads import threads_for
 
 Known: TypeAlias = dict[Any, tuple[FloatArray, float]]  # W_c and b_c by label
 
@@ -132,19 +133,20 @@ class LinearClassifier(ScoreClassifier):
         features, targets, weights = self._read_training_data(X, y, sample_weight, keep_single=True)
         # Other features than last time: nothing known is of use.
         known = {label: row for label, row in known.items() if len(row[0]) == self.n_features_in_}
-        shares, n_classes = weights / weights.sum(), len(self.classes_)
-        problem: Problem
-        if self._is_single(features.shape):
-            problem, found = self._minimize_in_single(Examples(features, targets, shares), known)
-        else:
-            exact = features.astype(np.float64, copy=False)
-            problem = ExactProblem(exact, targets, shares, n_classes, self.weight_decay)
-            found = self._minimize_exactly(problem, known)
+        with threads_for(features.size * len(self.classes_)):
+            problem, found = self._minimize(Examples(features, targets, weights / weights.sum()), known)
         if not found.converged:
             self._warn(found)
         self.n_iterations_, self.n_passes_ = found.iterations, found.evaluations
         self.coef_, self.intercept_ = problem.solution(found.point)
         return self
+
+    def _minimize(self, examples: Examples, known: Known) -> tuple[Problem, Minimum]:
+        if self._is_single(examples.features.shape):
+            return self._minimize_in_single(examples, known)
+        exact = examples.features.astype(np.float64, copy=False)
+        problem = ExactProblem(exact, examples.targets, examples.shares, len(self.classes_), self.weight_decay)
+        return problem, self._minimize_exactly(problem, known)
 
     def _minimize_exactly(self, problem: Problem, known: Known) -> Minimum:
         start = problem.point(self._warm(problem.guess(), known))

@@ -12,6 +12,7 @@ from cpaan.data.arguments import as_whole_number
 from cpaan.data.feature_set import FeatureSet
 from cpaan.errors import InputError
 from cpaan.estimator import SavedEstimator, base_classes
+from cpaan.threads import of_covariance, threads_for
 
 MetaClassifierT = TypeVar("MetaClassifierT", bound="MetaClassifier")
 
@@ -94,11 +95,13 @@ class MetaClassifier(ScoreClassifier, SavedEstimator):
                 f"features have {self.n_features_in_} dimensions, and those of meta_fit had {self.meta_dimension_}; "
                 "both must come from the same representation"
             )
-        self._adapt(features, targets)
+        with threads_for(of_covariance(*features.shape)):
+            self._adapt(features, targets)
         return self
 
     def _learn(self, base: FeatureSet) -> None:
-        self._meta_learn(base)
+        with threads_for(of_covariance(len(base), base.dimension)):
+            self._meta_learn(base)
         self.base_classes_, self.meta_dimension_ = base.classes, base.dimension
 
     def save(self, folder: Any) -> None:

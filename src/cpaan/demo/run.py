@@ -25,11 +25,11 @@ from cpaan.demo.glyphs import (
 from cpaan.demo.spiral import spiral_panels
 from cpaan.errors import InputError
 from cpaan.evaluation.intervals import mean_interval
-from cpaan.evaluation.threads import limited_threads
 from cpaan.reporting.figure import write_both
 from cpaan.reporting.glyphs import glyph_figure
 from cpaan.reporting.spiral import spiral_figure
 from cpaan.reporting.table import markdown_table
+from cpaan.threads import limited_threads
 from cpaan.training.trainer import Bars
 from cpaan.training.variant import VARIANTS
 

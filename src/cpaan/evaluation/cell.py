@@ -13,7 +13,7 @@ from cpaan.data.feature_set import FeatureSet
 from cpaan.evaluation.diversity import spread
 from cpaan.evaluation.learned import Learned
 from cpaan.evaluation.protocol import LowShotScores, evaluate_low_shot
-from cpaan.evaluation.threads import limited_threads
+from cpaan.threads import limited_threads
 
 TOP = (1, 5)
 Row = dict[str, Any]

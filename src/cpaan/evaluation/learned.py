@@ -11,8 +11,8 @@ from cpaan.classifiers.base import ScoreClassifier
 from cpaan.classifiers.meta import MetaClassifier
 from cpaan.data.feature_set import FeatureSet
 from cpaan.estimator import SavedEstimator
-from cpaan.evaluation.threads import limited_threads
 from cpaan.methods import OWN, Settings, find_method, make_classifier
+from cpaan.threads import limited_threads
 from cpaan.training.trainer import Bars
 
 TRAINING_THREADS = 2  # fixed, so that training gives the same bits whatever machine does the cells

@@ -14,8 +14,8 @@ from cpaan.data.benchmark import BenchmarkData
 from cpaan.data.feature_set import FeatureSet
 from cpaan.evaluation.cell import cell_seed
 from cpaan.evaluation.sample import REAL, Features, Indices, MadeSample, RealSample, part_path, write_part
-from cpaan.evaluation.threads import limited_threads
 from cpaan.functional.prototypes import prototypes
+from cpaan.threads import limited_threads
 
 MOST_CLASSES = 8  # as many as can be told apart in a figure
 MOST_EXAMPLES, FEWEST_EXAMPLES = 40, 4

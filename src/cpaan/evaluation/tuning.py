@@ -25,9 +25,9 @@ from cpaan.evaluation.held_out_folds import held_out_fold
 from cpaan.evaluation.intervals import Interval
 from cpaan.evaluation.learned import Learned
 from cpaan.evaluation.normalization import NORMALIZATIONS
-from cpaan.evaluation.threads import limited_threads
 from cpaan.evaluation.tuning_space import Dimension, make_space
 from cpaan.methods import Settings, make_augmenter, make_classifier
+from cpaan.threads import limited_threads
 from cpaan.training.recipe import Recipe, make_recipe
 from cpaan.training.variant import find_variant
 

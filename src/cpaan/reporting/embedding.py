@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cpaan.evaluation.sample import Indices, Sample
-from cpaan.evaluation.threads import limited_threads
+from cpaan.threads import limited_threads
 
 MOST_POINTS = 3000  # a dozen seconds on one core
 PERPLEXITY = 30.0

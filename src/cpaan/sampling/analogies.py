@@ -22,6 +22,7 @@ from torch import Tensor
 from cpaan.errors import InputError
 from cpaan.sampling.analogy_shortlists import EveryClass, ExtremeCentroids, HalfProducts, Shortlist
 from cpaan.sampling.centroid_pairs import CentroidPairs
+from cpaan.threads import limited_threads, threads_for
 
 SEARCHES = ("auto", "exact", "approximate")
 MOST_EXACT = 10**11  # scores of ordered pairs: about two minutes on two cores
@@ -84,7 +85,7 @@ def mine_analogies(
     pairs = CentroidPairs.between(centroids)
     shortlist = _shortlist(pairs, search, classes_to_search)
     found = []
-    with _workers(centroids.device) as each:
+    with _workers(pairs) as each:
         for part in each(partial(_search, pairs, shortlist), range(n_classes)):
             found.append(part)
             if tell is not None:
@@ -93,18 +94,16 @@ def mine_analogies(
 
 
 @contextmanager
-def _workers(device: torch.device) -> Iterator[Callable[..., Iterator[tuple[Tensor, Tensor]]]]:
+def _workers(pairs: CentroidPairs) -> Iterator[Callable[..., Iterator[tuple[Tensor, Tensor]]]]:
     """Give a `map` that uses the threads torch has, each for a class of its own: blocks are too small to be shared."""
-    threads = torch.get_num_threads()
-    if device.type != "cpu" or threads == 1:
+    n_classes, k = pairs.points.shape[:2]
+    with threads_for(float(pairs.number) * n_classes * k**2):
+        threads = torch.get_num_threads()
+    if pairs.points.device.type != "cpu" or threads == 1:
         yield map
         return
-    torch.set_num_threads(1)
-    try:
-        with ThreadPoolExecutor(threads) as pool:
-            yield pool.map
-    finally:
-        torch.set_num_threads(threads)
+    with limited_threads(1), ThreadPoolExecutor(threads) as pool:
+        yield pool.map
 
 
 def _shortlist(pairs: CentroidPairs, search: str, classes_to_search: int) -> Shortlist:

@@ -10,6 +10,7 @@ from torch.nn.functional import cross_entropy, linear, mse_loss
 
 from cpaan.errors import InputError
 from cpaan.nn.analogy import AnalogyNetwork
+from cpaan.threads import of_layers, threads_for
 from cpaan.training.history import History
 from cpaan.training.trainer import LOGGINGS, Progress
 
@@ -151,19 +152,20 @@ def train_hallucinator(
     schedule = torch.optim.lr_scheduler.StepLR(optimizer, recipe.reduce_every, gamma=0.1)
     history = History()
     every = max(1, recipe.iterations // LOGGINGS)
-    for iteration in range(1, recipe.iterations + 1):
-        drawn = _draw(len(data.quadruplets), recipe.batch_size, generator)
-        terms = analogy_losses(network, data, data.quadruplets[drawn], recipe.error_weight)
-        optimizer.zero_grad()
-        terms["loss"].backward()
-        torch.nn.utils.clip_grad_norm_(network.parameters(), LONGEST_GRADIENT)
-        optimizer.step()
-        schedule.step()
-        history.add({name: term.detach() for name, term in terms.items()})
-        if iteration % every == 0 or iteration == recipe.iterations:
-            losses = history.log(iteration)
-            if tell is not None:
-                tell(Progress(iteration, recipe.iterations, losses))
+    with threads_for(of_layers(recipe.batch_size, network.parameters())):
+        for iteration in range(1, recipe.iterations + 1):
+            drawn = _draw(len(data.quadruplets), recipe.batch_size, generator)
+            terms = analogy_losses(network, data, data.quadruplets[drawn], recipe.error_weight)
+            optimizer.zero_grad()
+            terms["loss"].backward()
+            torch.nn.utils.clip_grad_norm_(network.parameters(), LONGEST_GRADIENT)
+            optimizer.step()
+            schedule.step()
+            history.add({name: term.detach() for name, term in terms.items()})
+            if iteration % every == 0 or iteration == recipe.iterations:
+                losses = history.log(iteration)
+                if tell is not None:
+                    tell(Progress(iteration, recipe.iterations, losses))
     return history
 
 

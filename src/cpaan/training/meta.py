@@ -8,6 +8,7 @@ from torch import Tensor
 
 from cpaan.errors import InputError
 from cpaan.sampling.tasks import Task, TaskSampler
+from cpaan.threads import of_layers, threads_for
 from cpaan.training.checks import check_count, check_positive, is_number, read_counts
 from cpaan.training.history import History
 from cpaan.training.trainer import LOGGINGS, Progress, learning_rate_at
@@ -61,7 +62,21 @@ def meta_train(
     generator : decides every random draw
     tell : called at every logging step
     """
-    optimizer = torch.optim.AdamW(list(parameters), lr=recipe.learning_rate, weight_decay=recipe.weight_decay)
+    trained = list(parameters)
+    rows = recipe.ways * (max(recipe.shots) + recipe.queries)
+    with threads_for(of_layers(rows, trained)):
+        return _take_steps(loss_of, trained, sampler, recipe, generator, tell)
+
+
+def _take_steps(
+    loss_of: Callable[[Task], dict[str, Tensor]],
+    parameters: list[Tensor],
+    sampler: TaskSampler,
+    recipe: MetaRecipe,
+    generator: torch.Generator,
+    tell: Callable[[Progress], None] | None,
+) -> History:
+    optimizer = torch.optim.AdamW(parameters, lr=recipe.learning_rate, weight_decay=recipe.weight_decay)
     history = History()
     every = max(1, recipe.episodes // LOGGINGS)
     for episode in range(recipe.episodes):

@@ -10,6 +10,7 @@ from cpaan.functional.kernels import is_recent_gpu
 from cpaan.functional.precision import fast_products
 from cpaan.nn.networks import Networks
 from cpaan.sampling.episodes import EpisodeSampler
+from cpaan.threads import of_layers, threads_for
 from cpaan.training.captured import Captured, DrawnAhead
 from cpaan.training.guard import Guard
 from cpaan.training.history import History
@@ -139,7 +140,8 @@ def train(
         saver.begin(run)
     every = max(1, recipe.episodes // LOGGINGS)
     guard, rate = Guard(run), None
-    with fast_products(), heard_signals(any(saver.stop_on_signals for saver in savers)) as asked:
+    signals = heard_signals(any(saver.stop_on_signals for saver in savers))
+    with threads_for(episode_multiplications(step)), fast_products(), signals as asked:
         while run.episode < recipe.episodes and not run.stopping:
             wanted = learning_rate_at(run.episode, recipe.learning_rate, recipe.halve_every) * 0.5**run.slowed
             if wanted != rate:
@@ -158,6 +160,13 @@ def train(
                 raise Stopped(asked.number, run.episode, recipe.episodes)
     run.finish()
     return run.history
+
+
+def episode_multiplications(step: TrainingStep) -> float:
+    """Count those of an episode's largest layer; pairs are as many as examples, or every one with every class."""
+    recipe = step.recipe
+    rows = recipe.batch_size * (1 if recipe.pairing == "drawn" else recipe.novel_per_episode)
+    return of_layers(rows, step.trained.parameters())
 
 
 def _fails(next_episode: Callable[[], None]) -> bool:
