@@ -3,16 +3,25 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+RUN_STAMP := $(VENV)/.installed-to-run
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 .PHONY: demo test check format clean browser docs dist fresh audit mutants coverage
 .DEFAULT_GOAL := demo
 
-$(STAMP): pyproject.toml constraints.txt
+# Two steps, so that the demonstration need not wait for what only developers use.
+$(RUN_STAMP): pyproject.toml constraints.txt
+	@echo "Installing what the demonstration needs into $(VENV)"
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[report,tensorboard,cluster,tune,onnx,parquet,hub,docs,dev]'
+	$(INSTALL) -e '.[report]'
 	touch $@
 
-demo: $(STAMP)
+$(STAMP): $(RUN_STAMP)
+	@echo "Installing what developers need into $(VENV)"
+	$(INSTALL) -e '.[report,tensorboard,cluster,tune,onnx,parquet,hub,docs,dev]'
+	touch $@
+
+demo: $(RUN_STAMP)
 	$(BIN)/cpaan demo --out demo
 
 # Two processes with one thread each, in an order that changes from run to run; `-v` prints its seed.

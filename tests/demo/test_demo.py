@@ -29,7 +29,9 @@ def test_the_demo_writes_its_pictures_and_its_table(tmp_path: Path, monkeypatch:
         def count(self, title: str, unit: str) -> Callable[[int, int], None]:
             return lambda done, total: told.append(f"{title}: {done}/{total} {unit}")
 
-    result = run.run_demo(tmp_path / "out", 0, Told())
+    said: list[str] = []
+    result = run.run_demo(tmp_path / "out", 0, Told(), said.append, processes=1)
+    assert said == [f"Written: {tmp_path / 'out' / name}" for name in ("spiral.png", "glyphs.png")]
     assert {p.name for p in (tmp_path / "out").iterdir()} == set(WRITTEN)
     for name in ("glyphs.png", "spiral.png"):
         picture = np.asarray(Image.open(tmp_path / "out" / name).convert("L"))
@@ -43,7 +45,7 @@ def test_the_demo_writes_its_pictures_and_its_table(tmp_path: Path, monkeypatch:
     ]
     assert "glyphs, ccov-gan: 2/2" in told
     assert "spiral, c-gan back: 3/3" in told
-    assert "glyphs, classifying: 4/4 methods" in told
+    assert "classifying, cCov-GAN: 4/4 classifiers" in told
 
 
 def test_ccov_gan_covers_more_of_the_unseen_arms_than_c_gan() -> None:
@@ -63,3 +65,13 @@ def test_translating_back_returns_points_of_base_arms() -> None:
     returned = spiral.translate_back(augmenter, split, split.shots, seed=0)
     assert len(returned) == len(split.shots)
     assert set(returned.classes) <= {"top", "bottom"}
+
+
+def test_processes_change_nothing_and_tell_their_progress(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = Told()
+    load_ahead()
+    with side_by_side(told, 2) as submit:
+        results = [submit(measure_spread, seed) for seed in range(2)]
+        apart = [wait() for wait in results]
+    with side_by_side(told, 1) as submit:
+        assert apart == [submit(measure_spread, seed)() for seed in range(2)]

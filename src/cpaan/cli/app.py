@@ -101,15 +101,23 @@ def demo(
     seed: Annotated[int, typer.Option(help="Decides every random draw.")] = 0,
     as_json: AsJson = False,
 ) -> None:
-    """Show what it does: a spiral, imagined letters, and a table. Two to three minutes on two cores.
+    """Show what it does: a spiral, imagined letters, and a table. About a minute on two cores.
 
     Example: cpaan demo --out demo
     """
     from cpaan.cli.progress import training_bars
-    from cpaan.demo.run import run_demo
+    from cpaan.demo.processes import load_ahead, usable_processes
 
+    processes = usable_processes()
     with training_bars() as bars:
-        result = run_demo(out, seed, bars)
+        loading = bars.count("loading", "libraries")
+        loading(0, 1)
+        if processes > 1:
+            load_ahead()
+        from cpaan.demo.run import run_demo
+
+        loading(1, 1)
+        result = run_demo(out, seed, bars, bars.say, processes)
     text = f"{result.table}\n\nWritten: {', '.join(str(path) for path in result.written)}"
     answer(text, {"table": result.table, "written": result.written}, as_json)
 

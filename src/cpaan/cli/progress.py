@@ -48,6 +48,10 @@ class TrainingBars:
 
         return tell
 
+    def say(self, text: str) -> None:
+        """Print a line above the bars, as it is."""
+        self.bars.console.print(text, markup=False, highlight=False, soft_wrap=True)
+
     def rate(self, title: str, unit: str) -> Callable[..., None]:
         """Give what is to be told how many things are done, with a note if there is one; the bar shows their rate."""
         opened: list[tuple[TaskID, float, int]] = []

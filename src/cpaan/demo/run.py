@@ -1,5 +1,6 @@
 """The whole demonstration: two pictures and a table."""
 
+import pickle
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,30 +11,32 @@ from cpaan.data.atomic import write_atomically
 from cpaan.data.csv_text import csv_text
 from cpaan.data.spiral import make_spiral
 from cpaan.demo.glyphs import (
+    CHANGES,
     IMAGINED,
     SHOTS,
     SHOWN,
     TRIALS,
     Figures,
-    GlyphTask,
     as_in_the_paper,
     fit_glyphs,
     glyph_task,
     imagined,
     measure,
 )
-from cpaan.demo.spiral import spiral_panels
+from cpaan.demo.processes import PROCESSES, Submit, side_by_side
+from cpaan.demo.spiral import spiral_points
 from cpaan.errors import InputError
 from cpaan.evaluation.intervals import mean_interval
 from cpaan.reporting.figure import write_both
 from cpaan.reporting.glyphs import glyph_figure
-from cpaan.reporting.spiral import spiral_figure
+from cpaan.reporting.spiral import SpiralPanel, spiral_figure
 from cpaan.reporting.table import markdown_table
 from cpaan.threads import limited_threads
 from cpaan.training.trainer import Bars
 from cpaan.training.variant import VARIANTS
 
 Shown = TypeVar("Shown")
+Say = Callable[[str], None]
 BEST = "ccov-gan"
 WRITTEN = ("spiral.png", "spiral.pdf", "glyphs.png", "glyphs.pdf", "table.md", "table.csv")
 
@@ -46,7 +49,7 @@ class DemoResult:
     written: Sequence[Path]
 
 
-def run_demo(folder: Path, seed: int, bars: Bars) -> DemoResult:
+def run_demo(folder: Path, seed: int, bars: Bars, say: Say, processes: int = PROCESSES) -> DemoResult:
     """Run the demonstration and write `spiral` and `glyphs` as PNG and PDF, `table.md` and `table.csv`.
 
     Parameters
@@ -54,47 +57,47 @@ def run_demo(folder: Path, seed: int, bars: Bars) -> DemoResult:
     folder : made if it is missing
     seed : decides every random draw
     bars : shows the progress
+    say : told where each picture is as soon as it is there
+    processes : that share the work, which changes nothing in the result
     """
     _make_folder(folder)
-    # Layers are so small that a second thread gains little, and on a busy machine it makes the first one wait.
-    with limited_threads(1):
-        table = show_glyphs(folder, seed, bars)
-        show_spiral(folder, seed, bars)
+    with side_by_side(bars, processes) as submit:
+        # What takes longest is begun first, so that in the end no process waits long for another.
+        points = {variant: submit(spiral_points, variant, seed) for variant in reversed(VARIANTS)}
+        trained = {variant: submit(fit_glyphs, variant, seed) for variant in reversed(CHANGES)}
+        show_spiral(folder, seed, {variant: SpiralPanel(*points[variant]()) for variant in VARIANTS})
+        say(f"Written: {folder / 'spiral.png'}")
+        table = show_glyphs(folder, seed, submit, {variant: trained[variant] for variant in CHANGES}, say)
     return DemoResult(table, [folder / name for name in WRITTEN])
 
 
-def show_glyphs(folder: Path, seed: int, bars: Bars) -> str:
+def show_spiral(folder: Path, seed: int, panels: dict[str, SpiralPanel]) -> None:
+    """Write the picture of what every variant makes of the spiral."""
+    write_both(spiral_figure(make_spiral(random_state=seed), titled(panels)), folder, "spiral")
+
+
+def show_glyphs(folder: Path, seed: int, submit: Submit, trained: dict[str, Callable[[], bytes]], say: Say) -> str:
     """Write the picture of imagined letters and the table of what they are worth."""
-    task = glyph_task(seed)
-    augmenters = fit_glyphs(task, seed, bars)
-    of_paper = {variant: as_in_the_paper(augmenter) for variant, augmenter in augmenters.items()}
-    shots, made = imagined(task, of_paper, seed)
+    found = {"no augmentation": submit(measure, "no augmentation", None, seed)}
+    augmenters: dict[str, CPAAN] = {}
+    of_paper: dict[str, CPAAN] = {}
+
+    def begin(title: str, augmenter: CPAAN) -> None:
+        found[title] = submit(measure, title, pickle.dumps(augmenter), seed)
+
+    for variant, wait in trained.items():
+        augmenters[variant] = pickle.loads(wait())
+        of_paper[variant] = as_in_the_paper(augmenters[variant])
+        begin(VARIANTS[variant].title, of_paper[variant])
+    begin(f"{VARIANTS[BEST].title}, centre estimated", augmenters[BEST])
+    shots, made = imagined(glyph_task(seed), of_paper, seed)
     write_both(glyph_figure(shots, titled(made), SHOWN, IMAGINED), folder, "glyphs")
-    methods = {**titled(of_paper), f"{VARIANTS[BEST].title}, centre estimated": augmenters[BEST]}
-    header, rows = table_rows(measure_all(task, methods, seed, bars.count("glyphs, classifying", "methods")))
+    say(f"Written: {folder / 'glyphs.png'}")
+    header, rows = table_rows({title: wait() for title, wait in found.items()})
     table = _table_text(header, rows)
     write_atomically(folder / "table.md", f"{table}\n".encode())
     write_atomically(folder / "table.csv", csv_text(header, rows).encode())
     return table
-
-
-def show_spiral(folder: Path, seed: int, bars: Bars) -> None:
-    """Write the picture of what every variant makes of the spiral."""
-    split = make_spiral(random_state=seed)
-    write_both(spiral_figure(split, titled(spiral_panels(split, seed, bars))), folder, "spiral")
-
-
-def measure_all(
-    task: GlyphTask, augmenters: dict[str, CPAAN], seed: int, tell: Callable[[int, int], None]
-) -> dict[str, Figures]:
-    """Measure a classifier without augmentation and with every augmenter, which have names to show."""
-    methods: list[tuple[str, CPAAN | None]] = [("no augmentation", None), *augmenters.items()]
-    figures = {}
-    for done, (name, augmenter) in enumerate(methods):
-        tell(done, len(methods))
-        figures[name] = measure(task, augmenter, seed)
-    tell(len(methods), len(methods))
-    return figures
 
 
 def titled(by_variant: dict[str, Shown]) -> dict[str, Shown]:

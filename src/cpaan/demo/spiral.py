@@ -7,9 +7,9 @@ import torch
 
 from cpaan.augmenters.cpaan import CPAAN
 from cpaan.data.feature_set import FeatureSet
+from cpaan.data.spiral import make_spiral
 from cpaan.data.split import LowShotSplit
 from cpaan.functional.prototypes import prototypes
-from cpaan.reporting.spiral import SpiralPanel
 from cpaan.sampling.bank import draw_categories
 from cpaan.training.trainer import Bars, Progress
 from cpaan.training.variant import VARIANTS
@@ -41,22 +41,18 @@ def fit_spiral(split: LowShotSplit, variant: str, seed: int, tell: Tell | None =
     return augmenter.fit_direct(base.features, base.names, shots.features, shots.names)
 
 
-def spiral_panels(split: LowShotSplit, seed: int, bars: Bars) -> dict[str, SpiralPanel]:
-    """Train all variants; make points of the novel arms and translate them back to the base arms."""
-    panels = {}
-    for variant, kind in VARIANTS.items():
-        augmenter = fit_spiral(split, variant, seed, bars(f"spiral, {variant}"))
-        features, labels = augmenter.augment(split.shots.features, split.shots.names, per_class=POINTS)
-        made = FeatureSet(features, labels)
-        if kind.cycle:
-            returned = translate_back(augmenter, split, made, seed)
-        else:
-            # c-GAN has no way back of its own: another one is trained with the roles of the arms exchanged.
-            opposite = LowShotSplit(base=split.shots, shots=split.base, unseen=split.base)
-            way_back = fit_spiral(opposite, variant, seed, bars(f"spiral, {variant} back"))
-            returned = translate_back(way_back, split, made, seed)
-        panels[variant] = SpiralPanel(made, returned)
-    return panels
+def spiral_points(variant: str, seed: int, bars: Bars) -> tuple[FeatureSet, FeatureSet]:
+    """Train a variant; give points that it makes of the novel arms, and the same translated back to the base arms."""
+    split = make_spiral(random_state=seed)
+    augmenter = fit_spiral(split, variant, seed, bars(f"spiral, {variant}"))
+    features, labels = augmenter.augment(split.shots.features, split.shots.names, per_class=POINTS)
+    made = FeatureSet(features, labels)
+    if VARIANTS[variant].cycle:
+        return made, translate_back(augmenter, split, made, seed)
+    # c-GAN has no way back of its own: another one is trained with the roles of the arms exchanged.
+    opposite = LowShotSplit(base=split.shots, shots=split.base, unseen=split.base)
+    way_back = fit_spiral(opposite, variant, seed, bars(f"spiral, {variant} back"))
+    return made, translate_back(way_back, split, made, seed)
 
 
 @torch.no_grad()

