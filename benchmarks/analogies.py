@@ -26,9 +26,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cpaan.functional.kmeans import Clusters, cluster_classes
-from cpaan.reporting.table import markdown_table
-from cpaan.sampling.analogies import Analogies, mine_analogies
+from cpaan.augmenters.analogies import Analogies, mine_analogies
+from cpaan.math.kmeans import Clusters, cluster_classes
+from cpaan.reporting.tables import markdown_table
 
 FULL = {"classes": 389, "centroids": 100, "dimensions": 512, "per_class": 500}
 OWN_DIRECTIONS = 8

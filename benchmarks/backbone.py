@@ -22,10 +22,9 @@ from PIL import Image
 from cpaan.representations.backbone import Backbone
 from cpaan.representations.encoders import make_encoder
 from cpaan.representations.extraction import extract_features
-from cpaan.representations.image_index import ImageIndex, index_images
+from cpaan.representations.images import ImageIndex, index_images
 from cpaan.representations.loading import ImageLoader
-from cpaan.representations.recipe import BackboneRecipe, make_backbone_recipe
-from cpaan.representations.settings import BackboneSettings
+from cpaan.representations.recipe import BackboneRecipe, BackboneSettings, make_backbone_recipe
 from cpaan.representations.training import train_backbone
 from cpaan.training.device import choose_device
 
@@ -90,7 +89,7 @@ def training_rate(index: ImageIndex, recipe: BackboneRecipe, cache: str, given: 
 
 def extraction_rate(index: ImageIndex, recipe: BackboneRecipe, given: argparse.Namespace) -> float:
     """Images encoded in a second, from file to file."""
-    from cpaan.nn.resnet10 import ResNet10
+    from cpaan.representations.resnet10 import ResNet10
 
     clock = Clock()
     backbone = Backbone(ResNet10(stem=recipe.stem, width=recipe.width), "resnet10", recipe, index.classes)

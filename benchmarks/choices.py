@@ -15,9 +15,9 @@ import numpy as np
 from sklearn.neighbors import KNeighborsClassifier
 
 from cpaan import CPAAN
+from cpaan.centers.class_center import within_covariance
 from cpaan.data.benchmark import BenchmarkData, load_benchmark
-from cpaan.functional.class_center import within_covariance
-from cpaan.reporting.table import markdown_table
+from cpaan.reporting.tables import markdown_table
 
 NEIGHBORS = 5
 

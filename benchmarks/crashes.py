@@ -26,18 +26,18 @@ from pathlib import Path
 
 import numpy as np
 
-from cpaan.data.archive import write_features
 from cpaan.data.feature_set import FeatureSet
-from cpaan.data.model_folder import CONFIG, TENSORS
-from cpaan.reporting.table import markdown_table
-from cpaan.training.checkpoint import list_checkpoints
-from cpaan.training.variant import VARIANTS
+from cpaan.data.files import write_features
+from cpaan.data.folders import CONFIG, TENSORS
+from cpaan.gan.objective import VARIANTS
+from cpaan.reporting.tables import markdown_table
+from cpaan.training.checkpoints import list_checkpoints
 
 N_CLASSES, PER_CLASS, DIMENSION = 12, 30, 16
 LONGEST = 2.0  # seconds from the start of training, or of a process, to its kill
 PATIENCE = 300.0
 # Processes are forked from one that has imported all this: killing begins where training does, and not in imports.
-PRELOADED = ["cpaan.cli.app", "cpaan.low_shot.classifier", "cpaan.methods", "cpaan.training.callbacks"]
+PRELOADED = ["cpaan.cli.app", "cpaan.low_shot.classifier", "cpaan.methods", "cpaan.gan.callbacks"]
 PROCESSES = get_context("forkserver")
 
 

@@ -29,23 +29,21 @@ from cpaan.classifiers.nearest_prototype import NearestPrototype
 from cpaan.classifiers.prototypical import PrototypicalNetwork
 from cpaan.classifiers.siamese import SiameseNetwork
 from cpaan.data import FeatureSet, write_features
-from cpaan.data.archive import read_bank
 from cpaan.data.benchmark import load_benchmark
+from cpaan.data.class_split import read_image_classes, read_setup
+from cpaan.data.files import read_bank, read_rows
 from cpaan.data.hdf5 import write_hdf5
-from cpaan.data.setup import read_image_classes, read_setup
-from cpaan.data.unlabelled import read_rows
 from cpaan.errors import InputError
+from cpaan.evaluation.run_folder import RunFolder
 from cpaan.evaluation.sample import MadeSample, RealSample, write_part
-from cpaan.evaluation.store import RunFolder
 from cpaan.methods import load_augmenter
-from cpaan.nn.resnet10 import ResNet10
-from cpaan.reporting.results import Results
-from cpaan.reporting.runs import read_runs
+from cpaan.reporting.results import Results, read_runs
 from cpaan.representations.backbone import Backbone
-from cpaan.representations.image_index import index_images
+from cpaan.representations.images import index_images
 from cpaan.representations.loading import ImageLoader
 from cpaan.representations.recipe import make_backbone_recipe
-from cpaan.training.checkpoint import read_checkpoint, write_checkpoint
+from cpaan.representations.resnet10 import ResNet10
+from cpaan.training.checkpoints import read_checkpoint, write_checkpoint
 
 h5py: Any = import_module("h5py")
 ROWS, CLASSES, DIMENSION = 48, 8, 4

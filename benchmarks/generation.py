@@ -14,11 +14,11 @@ import torch
 
 from cpaan.augmenters.model import Model
 from cpaan.augmenters.summary import BaseSummary
-from cpaan.functional.scaling import Scaling
-from cpaan.nn.networks import Architecture, build_networks
-from cpaan.reporting.table import markdown_table
-from cpaan.sampling.bank import ClassBank
-from cpaan.training.recipe import PAPER
+from cpaan.gan.networks import Architecture, build_networks
+from cpaan.gan.recipe import PAPER
+from cpaan.math.scaling import Scaling
+from cpaan.reporting.tables import markdown_table
+from cpaan.training.bank import ClassBank
 from measure import alternating_seconds, machine, matrix_products, write_record
 
 BASE, KEPT, D = 196, 100, 512

@@ -29,10 +29,10 @@ from typing import Any
 from cpaan.data.benchmark import BenchmarkData, load_benchmark
 from cpaan.evaluation.benchmark import SHOTS, Plan, normalize
 from cpaan.evaluation.cell import Cell, Row, run_cell
-from cpaan.evaluation.learned import Learned, learn
-from cpaan.evaluation.store import MODELS
+from cpaan.evaluation.fitted_methods import Learned, learn
+from cpaan.evaluation.run_folder import MODELS
 from cpaan.methods import Settings, make_augmenter
-from cpaan.reporting.table import markdown_table
+from cpaan.reporting.tables import markdown_table
 
 TRIALS = 5
 MEASURES = ("top1", "top5")

@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from cpaan.reporting.table import markdown_table
+from cpaan.reporting.tables import markdown_table
 
 Record = dict[str, Any]
 MIDDLE = {"classes": 1000, "examples": 100, "dimensions": 256}

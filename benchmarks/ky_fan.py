@@ -22,14 +22,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cpaan.functional.covariance import deviation_factor, leading_rows
-from cpaan.functional.covariance_distance import covariance_distance, eigenpairs_of_difference
-from cpaan.functional.distances import squared_distances
-from cpaan.functional.ky_fan import ky_fan_norm
-from cpaan.functional.precision import fast_products
-from cpaan.objectives.covariance import covariance_loss, left_out_bound
-from cpaan.reporting.table import markdown_table
-from cpaan.sampling.temperature import calibrated_temperature
+from cpaan.math.covariance import deviation_factor, leading_rows
+from cpaan.math.ky_fan import covariance_distance, eigenpairs_of_difference, ky_fan_norm
+from cpaan.math.ky_fan_cuda import fast_products
+from cpaan.math.losses import covariance_loss, left_out_bound
+from cpaan.math.neighborhood import calibrated_temperature
+from cpaan.math.prototypes import squared_distances
+from cpaan.reporting.tables import markdown_table
 from measure import alternating_seconds, machine, seconds, write_record
 
 NOVEL, SHOTS, M = 20, 40, 10

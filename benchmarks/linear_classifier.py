@@ -26,8 +26,8 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 
 from cpaan.classifiers.linear import LinearClassifier
-from cpaan.data.archive import read_bank
-from cpaan.reporting.table import markdown_table
+from cpaan.data.files import read_bank
+from cpaan.reporting.tables import markdown_table
 
 Examples = tuple[npt.NDArray[Any], npt.NDArray[Any]]
 FULL = {"classes": 500, "per_class": 500, "dimensions": 512}

@@ -42,13 +42,13 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.decomposition import PCA
 
-from cpaan.data.atomic import replacing
 from cpaan.data.benchmark import BenchmarkData, load_benchmark
 from cpaan.data.feature_set import FeatureSet
-from cpaan.evaluation.intervals import mean_interval
-from cpaan.evaluation.protocol import evaluate_low_shot
+from cpaan.data.folders import replacing
+from cpaan.evaluation.run_folder import mean_interval
+from cpaan.evaluation.scores import evaluate_low_shot
 from cpaan.methods import Settings, find_method, make_classifier
-from cpaan.reporting.table import markdown_table
+from cpaan.reporting.tables import markdown_table
 from cpaan.threads import limited_threads
 
 Made = tuple[NDArray[Any], NDArray[np.int64]]

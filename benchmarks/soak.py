@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cpaan.methods import METHODS, Settings
-from cpaan.reporting.table import markdown_table
+from cpaan.reporting.tables import markdown_table
 from measure import write_record
 
 CLASSES, EXAMPLES, SHOTS, DIMENSION = 20, 20, 3, 32

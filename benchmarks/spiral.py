@@ -15,12 +15,12 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from cpaan.data.spiral import make_spiral
+from cpaan.data.toys import make_spiral
 from cpaan.demo.spiral import fit_spiral
-from cpaan.evaluation.agreement import coverage, energy_distance
-from cpaan.evaluation.intervals import mean_interval
-from cpaan.reporting.table import markdown_table
-from cpaan.training.variant import VARIANTS
+from cpaan.evaluation.realism import coverage, energy_distance
+from cpaan.evaluation.run_folder import mean_interval
+from cpaan.gan.objective import VARIANTS
+from cpaan.reporting.tables import markdown_table
 
 RADIUS = 0.1
 POINTS = 496  # as many as there are unseen points in an arm

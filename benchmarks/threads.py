@@ -33,11 +33,11 @@ from sklearn.exceptions import ConvergenceWarning
 
 import cpaan.threads
 from cpaan import EmpiricalBayes, LinearClassifier
-from cpaan.augmenters.center_search import RIDGES, posterior_means, search_multiplications
-from cpaan.reporting.table import markdown_table
+from cpaan.centers.search import RIDGES, posterior_means, search_multiplications
+from cpaan.gan.loop import episode_multiplications
+from cpaan.gan.objective import TrainingStep
+from cpaan.reporting.tables import markdown_table
 from cpaan.threads import limited_threads, of_covariance
-from cpaan.training.step import TrainingStep
-from cpaan.training.trainer import episode_multiplications
 from measure import seconds, write_record
 from training import SIZES, gaussian_bank, make_sampler, make_step
 

@@ -30,22 +30,21 @@ import torch
 from torch import Tensor
 
 from cpaan import CPAAN
-from cpaan.data.archive import read_bank
-from cpaan.data.setup import read_setup
-from cpaan.functional.covariance import deviation_factor
-from cpaan.functional.precision import fast_products
-from cpaan.nn.networks import Architecture, build_networks
-from cpaan.objectives.covariance import heaviest_pairs
-from cpaan.reporting.table import markdown_table
-from cpaan.sampling.bank import ClassBank
-from cpaan.sampling.episodes import Episode, EpisodicSampler, PairPlan
-from cpaan.sampling.neighborhood import SoftNeighborhood
-from cpaan.training.captured import Captured, DrawnAhead
+from cpaan.data.class_split import read_setup
+from cpaan.data.files import read_bank
+from cpaan.gan.cuda_graph import Captured, DrawnAhead
+from cpaan.gan.episodes import Episode, EpisodicSampler, PairPlan
+from cpaan.gan.networks import Architecture, build_networks
+from cpaan.gan.objective import Pairs, TrainingStep, find_variant
+from cpaan.gan.recipe import Recipe, make_recipe
+from cpaan.math.covariance import deviation_factor
+from cpaan.math.ky_fan_cuda import fast_products
+from cpaan.math.losses import heaviest_pairs
+from cpaan.math.neighborhood import SoftNeighborhood
+from cpaan.reporting.tables import markdown_table
+from cpaan.training.bank import ClassBank
 from cpaan.training.device import layer_precision
-from cpaan.training.history import History
-from cpaan.training.recipe import Recipe, make_recipe
-from cpaan.training.step import Pairs, TrainingStep
-from cpaan.training.variant import find_variant
+from cpaan.training.progress import History
 from measure import alternating_seconds, machine, matrix_products, seconds, write_record
 
 PER_CLASS = 60

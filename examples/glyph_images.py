@@ -15,7 +15,7 @@ import numpy as np
 from PIL import Image
 
 from cpaan.cli.app import app
-from cpaan.data.glyphs import GLYPHS, glyph_split, load_glyphs
+from cpaan.data.toys import GLYPHS, glyph_split, load_glyphs
 
 PIXELS = 28
 TEST_FONTS = 4  # of each letter's last images

@@ -13,8 +13,8 @@ import pytest
 from typer.testing import CliRunner
 
 from cpaan.cli.app import app
-from cpaan.data.archive import write_features
 from cpaan.data.feature_set import FeatureSet
+from cpaan.data.files import write_features
 from cpaan.methods import AUGMENTERS, CLASSIFIERS, Settings, make_classifier
 
 STEPS: dict[str, Any] = {"episodes": 3, "iterations": 3, "base_episodes": 3, "width": 8, "centroids": 4}

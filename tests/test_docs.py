@@ -24,10 +24,10 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from cpaan.cli.app import app
-from cpaan.data.archive import write_features
 from cpaan.data.feature_set import FeatureSet
+from cpaan.data.files import write_features
 from cpaan.data.hdf5 import Hdf5Features
-from cpaan.training import recipe
+from cpaan.gan import recipe
 
 pytest.importorskip("matplotlib", reason="needs the extra 'report'")
 

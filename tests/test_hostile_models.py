@@ -20,16 +20,16 @@ from cpaan.augmenters.feature_imagination import FeatureImagination
 from cpaan.classifiers.matching import MatchingNetwork
 from cpaan.classifiers.nearest_prototype import NearestPrototype
 from cpaan.errors import InputError
+from cpaan.evaluation.run_folder import RunFolder
 from cpaan.evaluation.sample import part_path, read_sample
-from cpaan.evaluation.store import RunFolder
 from cpaan.methods import load_augmenter
-from cpaan.nn.resnet10 import ResNet10
-from cpaan.reporting.runs import read_runs
-from cpaan.representations import image_index
+from cpaan.reporting.results import read_runs
+from cpaan.representations import images as image_index
 from cpaan.representations.backbone import Backbone
-from cpaan.representations.image_index import index_images
+from cpaan.representations.images import index_images
 from cpaan.representations.loading import ImageLoader
 from cpaan.representations.recipe import make_backbone_recipe
+from cpaan.representations.resnet10 import ResNet10
 
 X = np.random.default_rng(0).normal(size=(40, 3)).astype(np.float32)
 Y = [f"tree {number % 8}" for number in range(40)]

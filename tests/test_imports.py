@@ -12,7 +12,7 @@ import cpaan
 from cpaan.errors import InputError
 from cpaan.extras import EXTRAS, import_extra
 
-CORE = ("data", "functional", "sampling", "nn", "objectives", "training")
+CORE = ("data", "math", "training", "gan")
 OTHERS = (
     "estimator",
     "augmenters",

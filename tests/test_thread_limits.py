@@ -14,7 +14,7 @@ import torch
 from threadpoolctl import threadpool_info, threadpool_limits
 
 from cpaan import CPAAN, EmpiricalBayes, LinearClassifier, PooledGaussian, SiameseNetwork
-from cpaan.augmenters import center_search
+from cpaan.centers import search as center_search
 from cpaan.classifiers import linear
 from cpaan.threads import ENOUGH_TO_SHARE, limited_threads, threads_for
 

@@ -19,14 +19,12 @@ if TYPE_CHECKING:
     from cpaan.classifiers.cosine import CosineClassifier
     from cpaan.classifiers.linear import LinearClassifier
     from cpaan.classifiers.maml import MAML
-    from cpaan.classifiers.matching import MatchingNetwork
+    from cpaan.classifiers.matching import MatchingNetwork, PrototypeMatchingNetwork
     from cpaan.classifiers.nearest_prototype import NearestPrototype
-    from cpaan.classifiers.prototype_matching import PrototypeMatchingNetwork
     from cpaan.classifiers.prototypical import PrototypicalNetwork
     from cpaan.classifiers.siamese import SiameseNetwork
     from cpaan.data.feature_set import FeatureSet
-    from cpaan.data.glyphs import load_glyphs
-    from cpaan.data.spiral import make_spiral
+    from cpaan.data.toys import load_glyphs, make_spiral
     from cpaan.errors import InputError
     from cpaan.low_shot.classifier import LowShotClassifier
 
@@ -49,12 +47,12 @@ _HOMES = {
     "MatchingNetwork": "cpaan.classifiers.matching",
     "NearestPrototype": "cpaan.classifiers.nearest_prototype",
     "PooledGaussian": "cpaan.augmenters.pooled_gaussian",
-    "PrototypeMatchingNetwork": "cpaan.classifiers.prototype_matching",
+    "PrototypeMatchingNetwork": "cpaan.classifiers.matching",
     "PrototypicalNetwork": "cpaan.classifiers.prototypical",
     "SiameseNetwork": "cpaan.classifiers.siamese",
     "Smote": "cpaan.augmenters.smote",
-    "load_glyphs": "cpaan.data.glyphs",
-    "make_spiral": "cpaan.data.spiral",
+    "load_glyphs": "cpaan.data.toys",
+    "make_spiral": "cpaan.data.toys",
 }
 
 __all__ = [

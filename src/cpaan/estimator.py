@@ -11,8 +11,8 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from cpaan.data.limits import reading
-from cpaan.data.model_folder import decode_name, encode_name, read_model, write_model
+from cpaan.data.folders import decode_name, encode_name, read_model, write_model
+from cpaan.data.untrusted import reading
 from cpaan.errors import InputError
 
 EstimatorT = TypeVar("EstimatorT", bound="SavedEstimator")

@@ -9,8 +9,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from cpaan.data.atomic import write_atomically
-from cpaan.data.model_folder import CONFIG, TENSORS, read_config, read_shapes
+from cpaan.data.folders import CONFIG, TENSORS, read_config, read_shapes, write_atomically
 from cpaan.errors import InputError
 from cpaan.estimator import SavedEstimator
 from cpaan.extras import import_extra

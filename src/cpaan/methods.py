@@ -28,12 +28,11 @@ from cpaan.classifiers.base import ScoreClassifier
 from cpaan.classifiers.cosine import CosineClassifier
 from cpaan.classifiers.linear import LinearClassifier
 from cpaan.classifiers.maml import MAML
-from cpaan.classifiers.matching import MatchingNetwork
+from cpaan.classifiers.matching import MatchingNetwork, PrototypeMatchingNetwork
 from cpaan.classifiers.nearest_prototype import NearestPrototype
-from cpaan.classifiers.prototype_matching import PrototypeMatchingNetwork
 from cpaan.classifiers.prototypical import PrototypicalNetwork
 from cpaan.classifiers.siamese import SiameseNetwork
-from cpaan.data.model_folder import read_config
+from cpaan.data.folders import read_config
 from cpaan.errors import InputError
 
 EstimatorT = TypeVar("EstimatorT", bound=BaseEstimator)

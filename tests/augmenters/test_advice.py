@@ -9,11 +9,11 @@ from numpy.typing import NDArray
 
 from cpaan import InputError
 from cpaan.augmenters.advice import advise_on, class_separation
-from cpaan.augmenters.center_search import search_center_model
+from cpaan.centers.class_center import class_centers
+from cpaan.centers.search import search_center_model
 from cpaan.data.feature_set import FeatureSet
-from cpaan.functional.class_center import class_centers
-from cpaan.functional.linear_gaussian import class_moments
-from cpaan.sampling.bank import ClassBank
+from cpaan.math.linear_gaussian import class_moments
+from cpaan.training.bank import ClassBank
 
 BASE, NOVEL, TRAIN, TEST, DIMENSION = 32, 16, 40, 40, 30
 

@@ -12,7 +12,7 @@ from cpaan import CPAAN
 from cpaan.augmenters import completion
 from cpaan.augmenters.completion import find_completion, lacking
 from cpaan.augmenters.model import Model
-from cpaan.functional.class_center import within_covariance
+from cpaan.centers.class_center import within_covariance
 
 RNG = np.random.default_rng(0)
 N_CLASSES, SIZE, DIMENSION = 10, 40, 12

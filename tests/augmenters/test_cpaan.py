@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 from sklearn.base import clone
 
 from cpaan import CPAAN, InputError
-from cpaan.augmenters.sampling_strategy import small_classes
-from cpaan.functional.class_center import class_centers
-from cpaan.training.recipe import RECIPES
-from cpaan.training.variant import VARIANTS
+from cpaan.augmenters.base import small_classes
+from cpaan.centers.class_center import class_centers
+from cpaan.gan.objective import VARIANTS
+from cpaan.gan.recipe import RECIPES
 
 TINY: dict[str, Any] = {"episodes": 3, "width": 16, "noise_dimension": 4, "device": "cpu"}
 

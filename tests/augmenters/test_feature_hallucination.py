@@ -10,10 +10,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from cpaan.augmenters.feature_hallucination import FeatureHallucination
+from cpaan.augmenters.feature_hallucination import AnalogyData, FeatureHallucination, analogy_losses
 from cpaan.errors import InputError
 from cpaan.methods import Settings, find_method, load_augmenter
-from cpaan.training.hallucination import AnalogyData, analogy_losses
 
 TINY: dict[str, Any] = {"centroids": 5, "iterations": 20, "width": 16, "device": "cpu"}
 
@@ -134,7 +133,7 @@ def test_the_classification_term_keeps_examples_in_their_class() -> None:
         augmenter = FeatureHallucination(random_state=0, error_weight=1.0, **{**TINY, "iterations": 400, "width": 32})
         with pytest.MonkeyPatch.context() as patch:
             if not classifier_counts:
-                patch.setattr("cpaan.training.hallucination.analogy_losses", _error_alone)
+                patch.setattr("cpaan.augmenters.feature_hallucination.analogy_losses", _error_alone)
             augmenter.fit(X, y)
         found.append([float(np.mean(augmenter.history_[term][-20:])) for term in ("classification", "error")])
     (classified, error), (unclassified, least_error) = found

@@ -10,17 +10,13 @@ import torch
 from torch import Tensor, nn
 
 from cpaan import InputError
-from cpaan.augmenters.feature_imagination import NOISE, FeatureImagination, ImaginedSupport
-from cpaan.classifiers.prototype_matching import PrototypeMatchingNetwork
-from cpaan.classifiers.prototypical import PrototypicalNetwork
+from cpaan.augmenters.feature_imagination import NOISE, FeatureImagination, Hallucinator, ImaginedSupport
+from cpaan.classifiers.episodic import EpisodicTraining
+from cpaan.classifiers.matching import PrototypeMatchingNetwork, PrototypeMatchingScores
+from cpaan.classifiers.meta import MetaRecipe, Task, TaskSampler
+from cpaan.classifiers.prototypical import PrototypicalNetwork, PrototypicalScores
 from cpaan.methods import METHODS, OWN
-from cpaan.nn.hallucinator import Hallucinator
-from cpaan.nn.matching import PrototypeMatchingScores
-from cpaan.nn.prototypical import PrototypicalScores
-from cpaan.sampling.bank import ClassBank
-from cpaan.sampling.tasks import Task, TaskSampler
-from cpaan.training.episodic import EpisodicTraining
-from cpaan.training.meta import MetaRecipe
+from cpaan.training.bank import ClassBank
 
 FloatArray = npt.NDArray[np.float64]
 SMALL: dict[str, Any] = {"episodes": 3, "ways": 6, "shots": (1, 3), "queries": 2, "device": "cpu", "random_state": 0}

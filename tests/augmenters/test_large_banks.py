@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from cpaan import CPAAN, InputError
 from cpaan.augmenters import summary
 from cpaan.augmenters.summary import class_covariances, keep_examples
-from cpaan.functional import rows
-from cpaan.sampling.bank import ClassBank
+from cpaan.math import rows
+from cpaan.training.bank import ClassBank
 
 SETTINGS: dict[str, Any] = {"episodes": 4, "width": 16, "noise_dimension": 4, "device": "cpu", "random_state": 0}
 RNG = np.random.default_rng(0)
@@ -139,7 +139,7 @@ torch.set_num_threads(1)
 from cpaan import CPAAN
 from cpaan.augmenters import summary
 from cpaan.data import memory_map
-from cpaan.functional import rows
+from cpaan.math import rows
 
 rows.MOST_NUMBERS_AT_ONCE, memory_map.KEPT_BYTES, summary.MOST_EXACT = 2**20, 2**24, 0.0
 

@@ -11,10 +11,10 @@ from torch import Tensor
 from typer.testing import CliRunner
 
 from cpaan import CPAAN, Smote
-from cpaan.augmenters.onnx import export_generator, portable_generator
 from cpaan.cli.app import app
 from cpaan.errors import InputError
-from cpaan.nn.generator import Generator
+from cpaan.gan.networks import Generator
+from cpaan.onnx import export_generator, portable_generator
 
 VARIANTS = ("c-gan", "ccyc-gan", "cdeli-gan", "ccov-gan")
 DIMENSION = 4
@@ -120,7 +120,7 @@ def test_what_has_no_generator_is_refused(tmp_path: Path) -> None:
 
 def test_a_file_that_disagrees_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("onnxruntime", reason="needs the extra 'onnx'")
-    monkeypatch.setattr("cpaan.augmenters.onnx._difference", lambda *_: float("nan"))
+    monkeypatch.setattr("cpaan.onnx._difference", lambda *_: float("nan"))
     with pytest.raises(InputError, match="onnxruntime makes other examples than torch"):
         export_generator(trained(), tmp_path / "generator.onnx")
     assert not list(tmp_path.iterdir())

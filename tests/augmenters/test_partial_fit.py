@@ -8,7 +8,7 @@ import torch
 from cpaan import CPAAN, InputError
 from cpaan.augmenters.joining import Moments, pooled
 from cpaan.augmenters.summary import BaseSummary
-from cpaan.training.trainer import TrainingEvent
+from cpaan.gan.loop import TrainingEvent
 
 TINY: dict[str, Any] = {
     "recipe": "quick",

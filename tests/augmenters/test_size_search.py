@@ -11,8 +11,8 @@ from torch import Tensor
 from cpaan import CPAAN
 from cpaan.augmenters import size_search
 from cpaan.augmenters.size_search import choose_size
+from cpaan.centers.class_center import CenterConstants
 from cpaan.classifiers.linear import LinearClassifier
-from cpaan.functional.class_center import CenterConstants
 
 CONSTANTS = CenterConstants(1.0, shots=(1, 5), lengths=(0.8, 0.9), posterior_lengths=(0.8, 0.9))
 

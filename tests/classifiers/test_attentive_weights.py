@@ -9,11 +9,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from cpaan.classifiers.attentive_weights import AttentiveWeightGenerator, base_loss, generator_loss
+from cpaan.classifiers.attentive_weights import AttentiveWeightGenerator, AttentiveWeights, base_loss, generator_loss
 from cpaan.classifiers.cosine import CosineClassifier
+from cpaan.classifiers.meta import Task
 from cpaan.errors import InputError
-from cpaan.nn.attentive_weights import AttentiveWeights
-from cpaan.sampling.tasks import Task
 
 B, D = 6, 5
 SMALL: dict[str, Any] = {"episodes": 5, "base_episodes": 5, "device": "cpu", "random_state": 0}

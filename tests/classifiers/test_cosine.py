@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from cpaan.classifiers import cosine
 from cpaan.classifiers.cosine import CosineClassifier, CosineProblem, normalized
 from cpaan.data import glyph_split, load_glyphs
-from cpaan.data.split import draw_shots
+from cpaan.data.low_shot import draw_shots
 from cpaan.errors import InputError
-from cpaan.evaluation.protocol import evaluate_low_shot
+from cpaan.evaluation.scores import evaluate_low_shot
 
 FloatArray = npt.NDArray[np.float64]
 CLASSES, FEATURES = 4, 6

@@ -10,7 +10,8 @@ from scipy.special import log_softmax
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 
-from cpaan.classifiers import LinearClassifier, linear, linear_search
+from cpaan.classifiers import LinearClassifier, linear
+from cpaan.classifiers import linear_problem as linear_search
 from cpaan.errors import InputError
 
 FloatArray = npt.NDArray[np.float64]

@@ -6,10 +6,15 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from cpaan.classifiers import linear_search
+from cpaan.classifiers import linear_problem as linear_search
 from cpaan.classifiers.lbfgs import History, Minimum, minimize
-from cpaan.classifiers.linear_problem import BlockProblem, ExactProblem, part_of_each_class
-from cpaan.classifiers.linear_search import Examples, minimize_in_single
+from cpaan.classifiers.linear_problem import (
+    BlockProblem,
+    ExactProblem,
+    Examples,
+    minimize_in_single,
+    part_of_each_class,
+)
 
 DECAY = 1e-3
 

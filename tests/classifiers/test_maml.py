@@ -8,10 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from cpaan.classifiers.maml import MAML, task_loss
+from cpaan.classifiers.maml import MAML, AdaptiveLearner, task_loss
+from cpaan.classifiers.meta import Task
 from cpaan.errors import InputError
-from cpaan.nn.maml import AdaptiveLearner
-from cpaan.sampling.tasks import Task
 
 N, K, Q, D = 3, 2, 2, 4
 SMALL: dict[str, Any] = {"episodes": 3, "width": 8, "device": "cpu", "random_state": 0}

@@ -11,16 +11,21 @@ import torch
 from torch import nn
 
 from cpaan import InputError
-from cpaan.classifiers import network as network_module
+from cpaan.classifiers import meta as network_module
 from cpaan.classifiers.episodic import EpisodicClassifier
-from cpaan.classifiers.matching import MatchingNetwork
-from cpaan.classifiers.prototype_matching import PrototypeMatchingNetwork
-from cpaan.classifiers.prototypical import PrototypicalNetwork
+from cpaan.classifiers.matching import (
+    STEPS,
+    MatchingNetwork,
+    MatchingScores,
+    PrototypeMatchingNetwork,
+    PrototypeMatchingScores,
+    QueryContext,
+    SupportContext,
+)
+from cpaan.classifiers.prototypical import PrototypicalNetwork, PrototypicalScores
 from cpaan.data import glyph_split, load_glyphs
-from cpaan.data.split import draw_shots
-from cpaan.evaluation.protocol import evaluate_low_shot
-from cpaan.nn.matching import STEPS, MatchingScores, PrototypeMatchingScores, QueryContext, SupportContext
-from cpaan.nn.prototypical import PrototypicalScores
+from cpaan.data.low_shot import draw_shots
+from cpaan.evaluation.scores import evaluate_low_shot
 
 FloatArray = npt.NDArray[np.float64]
 SMALL: dict[str, Any] = {"episodes": 4, "ways": 6, "shots": (1, 3), "queries": 2, "width": 8, "device": "cpu"}

@@ -5,8 +5,7 @@ from typing import Any
 
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from cpaan.classifiers.matching import MatchingNetwork
-from cpaan.classifiers.prototype_matching import PrototypeMatchingNetwork
+from cpaan.classifiers.matching import MatchingNetwork, PrototypeMatchingNetwork
 from cpaan.classifiers.prototypical import PrototypicalNetwork
 
 SMALL: dict[str, Any] = {

@@ -17,10 +17,10 @@ from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 
 from cpaan.classifiers.meta import MetaClassifier
-from cpaan.data.glyphs import glyph_split, load_glyphs
-from cpaan.data.split import draw_shots
+from cpaan.data.low_shot import draw_shots
+from cpaan.data.toys import glyph_split, load_glyphs
 from cpaan.errors import InputError
-from cpaan.evaluation.protocol import evaluate_low_shot
+from cpaan.evaluation.scores import evaluate_low_shot
 from cpaan.methods import CLASSIFIERS, METHODS, Settings, make_classifier
 
 FloatArray = npt.NDArray[np.float64]

@@ -7,12 +7,11 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from cpaan.classifiers import network as network_module
+from cpaan.classifiers import meta as network_module
 from cpaan.classifiers import siamese
-from cpaan.classifiers.network import keep_few
-from cpaan.classifiers.siamese import SiameseNetwork
+from cpaan.classifiers.meta import keep_few
+from cpaan.classifiers.siamese import SiameseNetwork, TwinNetwork, balanced_pair_loss
 from cpaan.errors import InputError
-from cpaan.nn.siamese import TwinNetwork, balanced_pair_loss
 
 D = 5
 SMALL: dict[str, Any] = {"episodes": 20, "width": 8, "device": "cpu", "random_state": 0, "learning_rate": 0.05}

@@ -6,8 +6,8 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from cpaan.cli.app import app
-from cpaan.data.archive import write_features
 from cpaan.data.feature_set import FeatureSet
+from cpaan.data.files import write_features
 
 
 def advise(*arguments: object) -> Result:

@@ -10,8 +10,8 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from cpaan.cli.app import app
-from cpaan.data.archive import read_features, write_features
 from cpaan.data.feature_set import FeatureSet
+from cpaan.data.files import read_features, write_features
 
 SMALL = ("width=16", "novel_per_episode=3", "batch_size=60")
 FAST = ["--episodes", "3", "--device", "cpu", *(word for number in SMALL for word in ("--set", number))]

@@ -7,8 +7,8 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from cpaan.cli.app import app
-from cpaan.data.archive import read_bank, write_features
 from cpaan.data.feature_set import FeatureSet
+from cpaan.data.files import read_bank, write_features
 from cpaan.data.hdf5 import write_hdf5
 
 FAST = ["--set", "episodes=2", "--set", "width=8", "--set", "novel_per_episode=3", "--set", "batch_size=60"]

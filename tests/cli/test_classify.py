@@ -11,8 +11,8 @@ from typer.testing import CliRunner, Result
 
 from cpaan import LowShotClassifier
 from cpaan.cli.app import app
-from cpaan.data.archive import read_features, write_features
 from cpaan.data.feature_set import FeatureSet
+from cpaan.data.files import read_features, write_features
 from cpaan.data.hdf5 import write_hdf5
 
 FAST = ["--device", "cpu", "--episodes", 2, "--set", "width=8", "--set", "novel_per_episode=2"]

@@ -9,7 +9,8 @@ from rich.progress import Progress as Bars
 
 from cpaan import CPAAN
 from cpaan.cli.progress import TrainingBars
-from cpaan.training.trainer import Progress, TrainingEvent
+from cpaan.gan.loop import TrainingEvent
+from cpaan.training.progress import Progress
 
 
 def bars() -> Bars:

@@ -14,10 +14,9 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from cpaan.cli.app import app
-from cpaan.data.archive import write_features
 from cpaan.data.feature_set import FeatureSet
-from cpaan.data.lock import LOCK
-from cpaan.data.model_folder import TENSORS
+from cpaan.data.files import write_features
+from cpaan.data.folders import LOCK, TENSORS
 
 NUMBERS = ("width=16", "novel_per_episode=3", "batch_size=60", "anchor=shots")
 FAST = ["--device", "cpu", "--checkpoint-seconds", "0", *(word for number in NUMBERS for word in ("--set", number))]
@@ -46,7 +45,7 @@ def base(tmp_path: Path) -> Path:
 @pytest.fixture
 def half(tmp_path: Path, base: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A model's folder whose training of six episodes was stopped by SIGTERM after the third."""
-    from cpaan.training.trainer import TrainingEvent
+    from cpaan.gan.loop import TrainingEvent
 
     calls: list[int] = []
     init = TrainingEvent.__init__

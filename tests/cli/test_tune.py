@@ -8,8 +8,8 @@ from typer.testing import CliRunner, Result
 
 from cpaan.cli.app import app
 from cpaan.cli.tune import _as_text
-from cpaan.data.archive import write_features
 from cpaan.data.feature_set import FeatureSet
+from cpaan.data.files import write_features
 from cpaan.evaluation import tuning_study
 from cpaan.evaluation.tuning import Setting, Tuning
 

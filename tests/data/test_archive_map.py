@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cpaan.data import FeatureSet, npz, read_bank, read_features, write_features
-from cpaan.data.archive_map import map_member
 from cpaan.data.memory_map import is_mapped
+from cpaan.data.npz import map_member
 from cpaan.errors import InputError
 
 FEATURES = np.random.default_rng(0).normal(size=(30, 7))

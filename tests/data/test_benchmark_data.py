@@ -13,9 +13,9 @@ import pytest
 
 from cpaan.data import FeatureSet, draw_shots, read_bank, write_features
 from cpaan.data.benchmark import BenchmarkData, load_benchmark
+from cpaan.data.class_split import Setup, read_setup
 from cpaan.data.hdf5 import Hdf5Features, write_hdf5
-from cpaan.data.setup import Setup, read_setup
-from cpaan.data.shots import ShotSource
+from cpaan.data.low_shot import ShotSource
 from cpaan.errors import InputError
 
 # The folder of development data lies beside the repository; another place can be named in the environment.

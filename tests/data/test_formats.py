@@ -17,11 +17,11 @@ from typer.testing import CliRunner, Result
 
 from cpaan.cli.app import app
 from cpaan.data import FeatureSet, read_bank, read_features, tensor_file, write_features
-from cpaan.data.archive import read_table
 from cpaan.data.benchmark import load_benchmark
+from cpaan.data.class_split import Setup
+from cpaan.data.files import read_table
 from cpaan.data.hdf5 import Hdf5Features
 from cpaan.data.memory_map import is_mapped
-from cpaan.data.setup import Setup
 from cpaan.errors import InputError
 
 RNG = np.random.default_rng(0)

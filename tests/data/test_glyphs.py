@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from cpaan.data import FeatureSet, glyph_split, load_glyphs
-from cpaan.data import glyphs as module
+from cpaan.data import toys as module
 from cpaan.errors import InputError
 
 

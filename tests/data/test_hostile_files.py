@@ -17,14 +17,23 @@ import numpy as np
 import pytest
 
 from cpaan.data import FeatureSet, read_features, write_features
-from cpaan.data.array_file import read_archive, read_array_file
 from cpaan.data.benchmark import load_benchmark
+from cpaan.data.class_split import Setup, read_setup
+from cpaan.data.files import read_rows
 from cpaan.data.hdf5 import Hdf5Features, write_hdf5
-from cpaan.data.json_file import MOST_JSON_BYTES, parse_json, read_json
-from cpaan.data.limits import plain_name, positive_number, read_bytes, reading, require_arrays, require_counts
-from cpaan.data.parquet_footer import claimed_values
-from cpaan.data.setup import Setup, read_setup
-from cpaan.data.unlabelled import read_rows
+from cpaan.data.npz import read_archive, read_array_file
+from cpaan.data.parquet import claimed_values
+from cpaan.data.untrusted import (
+    MOST_JSON_BYTES,
+    parse_json,
+    plain_name,
+    positive_number,
+    read_bytes,
+    read_json,
+    reading,
+    require_arrays,
+    require_counts,
+)
 from cpaan.errors import InputError
 
 h5py: Any = import_module("h5py")

@@ -9,15 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from cpaan.data.atomic import remove_leftovers, replacing, sync_folder, write_atomically
-from cpaan.data.lock import LOCK, locked
+from cpaan.data.folders import LOCK, locked, remove_leftovers, replacing, sync_folder, write_atomically
 from cpaan.errors import InputError
-from cpaan.evaluation.store import RunFolder
+from cpaan.evaluation.run_folder import RunFolder
 
 HOLDER = """
 import sys, time
 from pathlib import Path
-from cpaan.data.lock import locked
+from cpaan.data.folders import locked
 with locked(Path(sys.argv[1])):
     print("held", flush=True)
     time.sleep(600)

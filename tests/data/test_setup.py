@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cpaan.data.setup import ImageClasses, Setup, read_image_classes, read_setup
+from cpaan.data.class_split import ImageClasses, Setup, read_image_classes, read_setup
 from cpaan.errors import InputError
 
 # The folder of development data lies beside the repository; another place can be named in the environment.

@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from cpaan.data.files import read_rows
 from cpaan.data.hdf5 import write_hdf5
-from cpaan.data.unlabelled import read_rows
 from cpaan.errors import InputError
 
 ROWS = np.arange(12, dtype=np.float32).reshape(4, 3)

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from cpaan.data.spiral import make_spiral
+from cpaan.data.toys import make_spiral
 from cpaan.demo import glyphs, run, spiral
 from cpaan.demo.run import WRITTEN
-from cpaan.evaluation.agreement import coverage
-from cpaan.training.trainer import Progress
+from cpaan.evaluation.realism import coverage
+from cpaan.training.progress import Progress
 
 
 def test_the_demo_writes_its_pictures_and_its_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ import pytest
 from cpaan.errors import InputError
 from cpaan.evaluation.ablations import AS_IT_IS, GROUPS, chosen_variations, folder_name, run_ablations
 from cpaan.evaluation.benchmark import Plan
-from cpaan.training.recipe import PAPER, QUICK, Recipe, make_recipe
+from cpaan.gan.recipe import PAPER, QUICK, Recipe, make_recipe
 
 # What a run is given to spend is no departure, and the draws of an episode are few because it is short.
 SPENT = {"episodes", "halve_every", "novel_per_episode", "shots_per_episode", "batch_size", "perplexity"}

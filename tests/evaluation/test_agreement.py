@@ -6,8 +6,8 @@ from scipy.spatial.distance import cdist
 from scipy.stats import energy_distance as scipy_energy_distance
 
 from cpaan.errors import InputError
-from cpaan.evaluation import row_blocks
-from cpaan.evaluation.agreement import coverage, energy_distance
+from cpaan.evaluation import realism as row_blocks
+from cpaan.evaluation.realism import coverage, energy_distance
 
 
 @pytest.mark.parametrize("most_entries", [1, 100, 2**22])

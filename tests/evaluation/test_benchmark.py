@@ -17,15 +17,13 @@ from cpaan.augmenters.base import BaseAugmenter
 from cpaan.classifiers.meta import MetaClassifier
 from cpaan.data.benchmark import BenchmarkData
 from cpaan.data.feature_set import FeatureSet
-from cpaan.data.shots import ShotSource
+from cpaan.data.low_shot import ShotSource
 from cpaan.errors import InputError
 from cpaan.evaluation.benchmark import Plan, normalize, run_benchmark
-from cpaan.evaluation.cell import run_cell
+from cpaan.evaluation.cell import Normalization, run_cell
 from cpaan.evaluation.executors import run_in_processes, run_on_dask
-from cpaan.evaluation.normalization import Normalization
-from cpaan.evaluation.store import RunFolder
-from cpaan.evaluation.summary import paired_differences, summarize_rows
-from cpaan.training.trainer import Progress
+from cpaan.evaluation.run_folder import RunFolder, paired_differences, summarize_rows
+from cpaan.training.progress import Progress
 
 SETTINGS: dict[str, Any] = {"episodes": 2, "width": 8, "novel_per_episode": 4, "batch_size": 60, "device": "cpu"}
 TRAINED = ("ccov-gan", "prototypical", "matching", "feature-imagination")

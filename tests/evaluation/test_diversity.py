@@ -6,8 +6,8 @@ import pytest
 from scipy.spatial.distance import pdist
 
 from cpaan.errors import InputError
-from cpaan.evaluation import row_blocks
-from cpaan.evaluation.diversity import covariance_distance, diversity, mean_pairwise_distance, spread
+from cpaan.evaluation import realism as row_blocks
+from cpaan.evaluation.realism import covariance_distance, diversity, mean_pairwise_distance, spread
 
 
 @pytest.mark.parametrize("most_entries", [1, 100, 2**22])

@@ -6,7 +6,7 @@ from scipy.stats import sem
 from scipy.stats import t as student
 
 from cpaan.errors import InputError
-from cpaan.evaluation.intervals import mean_interval
+from cpaan.evaluation.run_folder import mean_interval
 
 
 def test_interval_is_students() -> None:

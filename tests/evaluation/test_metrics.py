@@ -7,7 +7,7 @@ import pytest
 from sklearn.metrics import top_k_accuracy_score
 
 from cpaan.errors import InputError
-from cpaan.evaluation.metrics import accuracy, harmonic_mean, top_k_accuracy
+from cpaan.evaluation.scores import accuracy, harmonic_mean, top_k_accuracy
 
 
 @pytest.mark.parametrize("k", [1, 2, 5])

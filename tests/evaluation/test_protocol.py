@@ -13,7 +13,7 @@ from sklearn.svm import SVC
 
 from cpaan.classifiers import LinearClassifier, NearestPrototype
 from cpaan.errors import InputError
-from cpaan.evaluation.protocol import LowShotScores, class_scores, evaluate_low_shot
+from cpaan.evaluation.scores import LowShotScores, class_scores, evaluate_low_shot
 
 FloatArray = npt.NDArray[np.float64]
 NAMES = np.array([f"class {index}" for index in range(9)])

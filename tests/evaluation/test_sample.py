@@ -10,12 +10,12 @@ import pytest
 
 from cpaan.data.benchmark import BenchmarkData
 from cpaan.data.feature_set import FeatureSet
-from cpaan.data.shots import ShotSource
+from cpaan.data.low_shot import ShotSource
 from cpaan.errors import InputError
 from cpaan.evaluation.benchmark import Plan, run_benchmark
-from cpaan.evaluation.learned import learn
+from cpaan.evaluation.figure_data import MOST_NUMBERS, real_sample
+from cpaan.evaluation.fitted_methods import learn
 from cpaan.evaluation.sample import REAL, SAMPLE, RealSample, part_path, read_sample, write_part
-from cpaan.evaluation.sample_drawer import MOST_NUMBERS, real_sample
 
 SETTINGS: dict[str, Any] = {"episodes": 2, "width": 8, "novel_per_episode": 4, "batch_size": 60, "device": "cpu"}
 METHODS = ("nearest-prototype", "prototypical", "ccov-gan", "smote")

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from cpaan.errors import InputError
-from cpaan.evaluation.store import RunFolder
+from cpaan.evaluation.run_folder import RunFolder
 
 ROW: dict[str, Any] = {"method": "oak", "setting": "LSL", "shots": 1, "trial": 0, "top1": 50.0, "top5": None}
 

@@ -9,12 +9,10 @@ import pytest
 
 from cpaan.data.feature_set import FeatureSet
 from cpaan.errors import InputError
-from cpaan.evaluation.held_out_folds import held_out_fold
-from cpaan.evaluation.tuning import Scorer, Setting, Tuning, TuningPlan, paired_gain
-from cpaan.evaluation.tuning_space import Choice, make_space
+from cpaan.evaluation.tuning import Choice, Scorer, Setting, Tuning, TuningPlan, held_out_fold, make_space, paired_gain
 from cpaan.evaluation.tuning_study import open_study, read_tuning, tune
-from cpaan.training.recipe import PAPER, QUICK
-from cpaan.training.variant import find_variant
+from cpaan.gan.objective import find_variant
+from cpaan.gan.recipe import PAPER, QUICK
 
 pytest.importorskip("optuna", reason="needs the extra 'tune'")
 

@@ -7,10 +7,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from cpaan.evaluation.weighted_norm import weighted_ky_fan_norm
+from cpaan.evaluation.realism import weighted_ky_fan_norm
 
 DIMENSION = 400
-module = importlib.import_module("cpaan.evaluation.weighted_norm")
+module = importlib.import_module("cpaan.evaluation.realism")
 
 
 def difference(kind: str) -> tuple[Tensor, Tensor]:

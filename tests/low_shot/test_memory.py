@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from cpaan.classifiers import LinearClassifier, NearestPrototype
-from cpaan.low_shot.memory import ClassMemory
+from cpaan.low_shot.classifier import ClassMemory
 
 
 def data(seed: int = 0) -> tuple[np.ndarray, np.ndarray]:

@@ -10,10 +10,9 @@ import pytest
 
 from cpaan.data.benchmark import BenchmarkData
 from cpaan.data.feature_set import FeatureSet
-from cpaan.data.shots import ShotSource
+from cpaan.data.low_shot import ShotSource
 from cpaan.evaluation.benchmark import Plan, run_benchmark
-from cpaan.reporting.results import Results
-from cpaan.reporting.runs import read_runs
+from cpaan.reporting.results import Results, read_runs
 
 HOSTILE = (
     "<script>document.title = 'taken'</script>",

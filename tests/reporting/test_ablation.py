@@ -3,8 +3,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cpaan.reporting.ablation import neighborhood_gains
-from cpaan.reporting.runs import read_runs
+from cpaan.reporting.results import neighborhood_gains, read_runs
 
 
 def test_gains_are_paired_differences_to_the_uniform_run(ablation: list[Path], run: Path) -> None:

@@ -3,7 +3,7 @@ from pathlib import Path
 import numpy as np
 
 from cpaan.evaluation.sample import read_sample
-from cpaan.reporting.embedding import in_the_plane, map_features, principal_components
+from cpaan.reporting.maps import in_the_plane, map_features, principal_components
 
 
 def test_neighbours_stay_neighbours() -> None:

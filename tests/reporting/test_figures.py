@@ -6,7 +6,7 @@ import pytest
 from cpaan.data.feature_set import FeatureSet
 from cpaan.errors import InputError
 from cpaan.reporting.figure import new_figure, write_figure
-from cpaan.reporting.glyphs import glyph_figure
+from cpaan.reporting.figures import glyph_figure
 
 
 def test_glyph_figure_shows_each_character_where_it_belongs() -> None:

@@ -14,11 +14,10 @@ import pytest
 from PIL import Image
 
 from cpaan.errors import InputError
+from cpaan.reporting.figure import readable
 from cpaan.reporting.page import asset_names, embedded_json, write_page
 from cpaan.reporting.page_data import page_data
-from cpaan.reporting.page_text import readable
-from cpaan.reporting.results import Results
-from cpaan.reporting.runs import read_runs
+from cpaan.reporting.results import Results, read_runs
 from cpaan.reporting.thumbnails import Album, parse_pixels, pixel_pictures
 
 
@@ -87,7 +86,7 @@ def test_old_runs_and_single_trials_make_a_page_without_what_they_lack(old_run: 
 def test_the_page_needs_no_plotting_library(run: Path, tmp_path: Path) -> None:
     program = (
         "import sys; from pathlib import Path; from cpaan.reporting.page import write_page; "
-        "from cpaan.reporting.results import Results; from cpaan.reporting.runs import read_runs; "
+        "from cpaan.reporting.results import Results; from cpaan.reporting.results import read_runs; "
         f"write_page(Results.of(read_runs([Path({str(run)!r})])), Path({str(tmp_path / 'page.html')!r})); "
         "sys.exit('matplotlib' in sys.modules)"
     )

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from cpaan.reporting.page import write_page
-from cpaan.reporting.results import Results
-from cpaan.reporting.runs import read_runs
+from cpaan.reporting.results import Results, read_runs
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 

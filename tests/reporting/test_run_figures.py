@@ -12,15 +12,12 @@ from matplotlib.figure import Figure
 
 from cpaan.cli.app import app
 from cpaan.errors import InputError
-from cpaan.reporting.accuracy_figure import accuracy_figure
-from cpaan.reporting.class_view import class_view, draw_ellipse
-from cpaan.reporting.diversity_figure import diversity_figure
+from cpaan.reporting.class_figures import class_view, draw_ellipse
 from cpaan.reporting.figure import COLORS, MARKERS, look, new_figure, write_figure
-from cpaan.reporting.map_figure import map_figure
-from cpaan.reporting.results import Results
+from cpaan.reporting.figures import accuracy_figure, diversity_figure, similarity_figure
+from cpaan.reporting.maps import map_figure
+from cpaan.reporting.results import Results, read_runs
 from cpaan.reporting.run_figures import write_run_figures
-from cpaan.reporting.runs import read_runs
-from cpaan.reporting.similarity_figure import similarity_figure
 
 WRITTEN = {"accuracy", "diversity", "losses", "maps", "neighborhood", "concept-covariance", "concept-translation"}
 

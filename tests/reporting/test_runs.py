@@ -5,10 +5,8 @@ from pathlib import Path
 import pytest
 
 from cpaan.errors import InputError
-from cpaan.reporting.headline import headline
-from cpaan.reporting.reproduction import bench_command, install_command
-from cpaan.reporting.results import Results, ranks
-from cpaan.reporting.runs import read_runs, run_labels
+from cpaan.reporting.page_data import bench_command, headline, install_command
+from cpaan.reporting.results import Results, ranks, read_runs, run_labels
 
 
 def test_a_run_is_read_with_all_that_it_kept(run: Path) -> None:

@@ -8,10 +8,10 @@ import pytest
 from typer.testing import CliRunner
 
 from cpaan.cli.app import app
-from cpaan.data.archive import write_features
 from cpaan.data.feature_set import FeatureSet
+from cpaan.data.files import write_features
 from cpaan.reporting.tensorboard import TensorBoardBars
-from cpaan.training.trainer import Progress
+from cpaan.training.progress import Progress
 
 
 class Shown:

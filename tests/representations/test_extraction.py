@@ -12,17 +12,17 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from cpaan.data.archive import read_bank, read_features
+from cpaan.data.files import read_bank, read_features
 from cpaan.data.hdf5 import Hdf5Features
 from cpaan.errors import InputError
-from cpaan.nn.resnet10 import ResNet10
 from cpaan.representations.augmentation import center_view
 from cpaan.representations.backbone import Backbone
 from cpaan.representations.decoding import decode_image
 from cpaan.representations.encoders import Encoder, find_encoder, make_encoder
 from cpaan.representations.extraction import extract_features
-from cpaan.representations.image_index import ImageIndex, index_images
+from cpaan.representations.images import ImageIndex, index_images
 from cpaan.representations.recipe import make_backbone_recipe
+from cpaan.representations.resnet10 import ResNet10
 
 Images = Callable[..., Path]
 CPU = torch.device("cpu")

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from cpaan.errors import InputError
-from cpaan.representations.image_index import ImageIndex, index_images
+from cpaan.representations.images import ImageIndex, index_images
 
 # The folder of development data lies beside the repository; another place can be named in the environment.
 SHARED = Path(os.environ.get("CPAAN_DATA", Path(__file__).parents[3] / "shared" / "data"))

@@ -16,10 +16,9 @@ from torch.utils.data import DataLoader
 
 from cpaan.errors import InputError
 from cpaan.representations.decoding import decode_image, decode_pil
-from cpaan.representations.image_dataset import collate
-from cpaan.representations.image_index import ImageIndex, index_images
-from cpaan.representations.loading import Batch, ImageDataset, ImageLoader
-from cpaan.representations.pixel_cache import PixelCache, cache_bytes
+from cpaan.representations.images import ImageIndex, index_images
+from cpaan.representations.loading import Batch, ImageDataset, ImageLoader, collate
+from cpaan.representations.pixels import PixelCache, cache_bytes
 
 SIZE = 8
 BAD = ("elm/2.png", "oak/3.png")

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from cpaan.representations.losses import l2_penalty, prototypical_logits, prototypical_loss, sgm_penalty
+from cpaan.representations.step import l2_penalty, prototypical_logits, prototypical_loss, sgm_penalty
 
 
 def test_sgm_is_the_squared_gradient_of_a_linear_classifier() -> None:

@@ -15,13 +15,11 @@ import numpy as np
 import pytest
 import torch
 
-from cpaan.data.model_folder import read_model
+from cpaan.data.folders import read_model
 from cpaan.errors import InputError
 from cpaan.representations.backbone import Backbone
-from cpaan.representations.image_index import index_images
-from cpaan.representations.recipe import PAPER, BackboneRecipe, make_backbone_recipe
-from cpaan.representations.schedule import learning_rate_at
-from cpaan.representations.settings import BackboneSettings
+from cpaan.representations.images import index_images
+from cpaan.representations.recipe import PAPER, BackboneRecipe, BackboneSettings, learning_rate_at, make_backbone_recipe
 from cpaan.representations.training import CHECKPOINTS, Stopped, train_backbone
 
 TINY: dict[str, Any] = {"size": 12, "width": 2, "batch_size": 8, "epochs": 6, "ways": 4, "shots": 1, "queries": 3}

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from cpaan import CPAAN, load_glyphs
-from cpaan.data.glyphs import glyph_split
-from cpaan.data.split import draw_shots
+from cpaan.data.low_shot import draw_shots
+from cpaan.data.toys import glyph_split
 from cpaan.errors import InputError
 from cpaan.training.device import choose_device
 

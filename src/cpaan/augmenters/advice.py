@@ -17,20 +17,21 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from cpaan.augmenters.center_search import (
+from cpaan.augmenters.fitting import choose_scaling
+from cpaan.centers.held_out import FEWEST_CLASSES, FEWEST_QUERIES, Shift, affordable_rounds, class_sample
+from cpaan.centers.search import (
     Gains,
     choose_constants,
     corrected_interval,
     held_out_gains,
     search_multiplications,
 )
-from cpaan.augmenters.fitting import choose_scaling, lay_out
-from cpaan.augmenters.held_out import FEWEST_CLASSES, FEWEST_QUERIES, Shift, affordable_rounds, class_sample
 from cpaan.data.feature_set import FeatureSet
 from cpaan.errors import InputError
-from cpaan.functional.linear_gaussian import ClassMoments, class_moments
+from cpaan.gan.recipe import DEFAULT
+from cpaan.math.linear_gaussian import ClassMoments, class_moments
 from cpaan.threads import threads_for
-from cpaan.training.recipe import DEFAULT
+from cpaan.training.bank import lay_out
 
 # A gain of fewer points is none that anyone would notice.
 NEGLIGIBLE = 0.5

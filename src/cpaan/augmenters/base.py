@@ -1,25 +1,159 @@
-"""What all augmenters share: the contract, its checks, and how many examples are wanted."""
+"""What all augmenters share: the contract, its checks, and how many examples are wanted.
+
+Labels as imbalanced-learn's samplers take them: a sequence, one column, or one column for each class.
+
+How many examples each class of one imbalanced set is to be given: imbalanced-learn's meanings, and one more.
+"""
 
 from collections.abc import Hashable, Mapping, Sequence
+from numbers import Real
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 from imblearn.over_sampling.base import BaseOverSampler
+from imblearn.utils import check_sampling_strategy, check_target_type
 from numpy.typing import NDArray
+from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
-from cpaan.augmenters.sampling_strategy import BASE_MEAN, balancing_numbers, small_classes
-from cpaan.augmenters.targets import append_targets, read_targets
 from cpaan.data.arguments import as_whole_number
-from cpaan.data.class_names import show_names
-from cpaan.data.containers import append_features, container_of, restore_features, restore_labels
-from cpaan.data.feature_set import FeatureSet
-from cpaan.data.limits import require_arrays
+from cpaan.data.containers import (
+    append_features,
+    append_labels,
+    as_labels,
+    container_of,
+    label_array,
+    restore_features,
+    restore_labels,
+)
+from cpaan.data.feature_set import FeatureSet, raise_unknown, show_names
+from cpaan.data.untrusted import require_arrays
 from cpaan.errors import InputError
 from cpaan.estimator import SavedEstimator, base_classes
 from cpaan.threads import of_covariance, threads_for
-from cpaan.training.checks import check_count
+from cpaan.training.progress import check_count
+
+_MATRIX = 2
+
+
+def read_targets(y: Any) -> Any:
+    """Give labels of which there is one for each example.
+
+    Parameters
+    ----------
+    y : array, tensor, series or sequence of n labels, or ndarray of shape (n, C)
+        Class names; or zeros with a single one in each row, in the column of the class, which is read as its number.
+
+    Returns
+    -------
+    array, tensor, series or sequence
+        `y`, or the column numbers.
+
+    Examples
+    --------
+    >>> read_targets(np.array([[0, 1, 0], [1, 0, 0]]))
+    array([1, 0])
+    """
+    try:
+        if _one_against_all(y):
+            return check_target_type(y)
+        if label_array(as_labels(y)).dtype.kind == "f":
+            # Numbers such as 0.25 are measurements, not classes.
+            check_classification_targets(label_array(as_labels(y)))
+    except ValueError as error:
+        raise InputError(f"y cannot be used as classes: {error}") from error
+    return y
+
+
+def append_targets(y: Any, names: Sequence[Any]) -> Any:
+    """Put the classes of further examples after labels that `read_targets` has read, in the form that they have.
+
+    >>> append_targets(np.array([[0, 1, 0], [1, 0, 0]]), [2])
+    array([[0, 1, 0],
+           [1, 0, 0],
+           [0, 0, 1]])
+    >>> append_targets(["oak", "elm"], ["elm"])
+    ['oak', 'elm', 'elm']
+    """
+    if _one_against_all(y):
+        return np.concatenate([y, np.eye(y.shape[1], dtype=y.dtype)[np.asarray(names, dtype=np.intp)]])
+    return append_labels(y, names)
+
+
+def _one_against_all(y: Any) -> bool:
+    return isinstance(y, np.ndarray) and y.ndim == _MATRIX and y.shape[1] > 1
+
+
+BASE_MEAN = "base_mean"
+NAMED = ("auto", "minority", "not minority", "not majority", "all")
+
+
+def small_classes(counts: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Tell which classes of a long-tailed set are too small to learn from.
+
+    A class is small below a quarter of Σ n² / Σ n, the average over *examples* of the size of their class, which many
+    tiny classes do not drag down.
+
+    >>> small_classes(np.array([100, 90, 80, 5, 1]))
+    array([False, False, False,  True,  True])
+    >>> small_classes(np.array([40, 60]))
+    array([False, False])
+    """
+    threshold = float((counts**2).sum() / counts.sum() / 4)
+    return np.asarray(counts < threshold)
+
+
+def balancing_numbers(strategy: Any, everything: FeatureSet) -> dict[Hashable, int]:
+    """Give the number of examples to make of each class that imbalanced-learn's `sampling_strategy` names.
+
+    Parameters
+    ----------
+    strategy : float, str, mapping or callable
+        As in imbalanced-learn: the ratio of the smaller to the larger of two classes, which classes to fill up to the
+        size of the largest, the sizes wanted by class name, or a function from labels to such sizes.
+    everything : FeatureSet
+        The whole set.
+
+    Returns
+    -------
+    dict
+        By class name, in the order of the classes. A number may be 0.
+
+    Examples
+    --------
+    >>> trees = FeatureSet(np.zeros((6, 1)), ["oak"] * 3 + ["elm"] * 2 + ["ash"])
+    >>> balancing_numbers("auto", trees)
+    {'ash': 2, 'elm': 1}
+    >>> balancing_numbers({"ash": 2}, trees)
+    {'ash': 1}
+    """
+    # By index, because class names may be of types that NumPy cannot sort, on which imbalanced-learn relies.
+    asked = _by_index(strategy, everything)
+    try:
+        found = check_sampling_strategy(asked, everything.labels, "over-sampling")
+    except ValueError as error:
+        raise InputError(f"sampling_strategy cannot be {strategy!r} here: {error}") from error
+    return {everything.classes[index]: int(number) for index, number in sorted(found.items())}
+
+
+def _by_index(strategy: Any, everything: FeatureSet) -> Any:
+    """Check the type of a strategy, and name classes in it by their index."""
+    sizes = strategy(everything.names) if callable(strategy) else strategy
+    if isinstance(sizes, Mapping):
+        unknown = [name for name in sizes if name not in set(everything.classes)]
+        if unknown:
+            raise_unknown(unknown, everything.classes)
+        return {everything.index_of(name): size for name, size in sizes.items()}
+    number = isinstance(sizes, Real) and not isinstance(sizes, bool)
+    if callable(strategy) or not (number or (isinstance(sizes, str) and sizes in NAMED)):
+        named = ", ".join(repr(name) for name in (*NAMED, BASE_MEAN))
+        raise InputError(
+            f"sampling_strategy cannot be {strategy!r}; choose one of {named}, a ratio for two classes, a dict of "
+            "sizes by class, or a function from labels to such a dict"
+        )
+    return sizes
+
 
 # A model may come from anywhere, and say how many examples are made of a class.
 _MOST_EXAMPLES = 10**7

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from cpaan.augmenters.model import Completion, Model
-from cpaan.functional.class_center import within_covariance
+from cpaan.centers.class_center import within_covariance
 from cpaan.threads import of_covariance, threads_for
 
 # Directions that are kept as they are; of the others, the mean variance.

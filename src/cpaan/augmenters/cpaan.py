@@ -21,10 +21,11 @@ from cpaan.augmenters.model import Model
 from cpaan.augmenters.storage import model_details, model_tensors, restore_gain, restore_model
 from cpaan.data.feature_set import FeatureSet
 from cpaan.errors import InputError
+from cpaan.gan.loop import Callback
+from cpaan.gan.recipe import Recipe, make_recipe
 from cpaan.threads import of_covariance, threads_for
 from cpaan.training.device import choose_device
-from cpaan.training.recipe import Recipe, make_recipe
-from cpaan.training.trainer import Callback, Progress
+from cpaan.training.progress import Progress
 
 
 class CPAAN(BaseAugmenter):
@@ -56,7 +57,7 @@ class CPAAN(BaseAugmenter):
         Called with a `Progress` about a hundred times during training, as with all estimators that are trained.
     callbacks : sequence of callables
         Called as often with a `TrainingEvent`, by which they may also look at the networks, score them, and end
-        training; see `cpaan.training.callbacks` for early stopping, checkpoints, printed progress and TensorBoard. A
+        training; see `cpaan.gan.callbacks` for early stopping, checkpoints, printed progress and TensorBoard. A
         training that is to survive a crash has ``Checkpoints(folder, resume=True)``: the same call goes on with it.
     held_out : float or "auto"
         Share of the base classes that networks are not trained on, so that callbacks can score them on these as if
@@ -65,7 +66,7 @@ class CPAAN(BaseAugmenter):
         at most, by which `fit` itself decides when to stop and which networks to keep. Otherwise none, as in
         `partial_fit`. Not used by `fit_direct`.
     episodes, learning_rate, … : optional
-        Any number of the recipe, by name; see `cpaan.training.recipe.Recipe`.
+        Any number of the recipe, by name; see `cpaan.gan.recipe.Recipe`.
 
     Attributes
     ----------

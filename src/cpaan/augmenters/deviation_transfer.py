@@ -15,14 +15,12 @@ from torch import Tensor
 from cpaan.augmenters.base import BaseAugmenter
 from cpaan.data.arguments import as_whole_number
 from cpaan.data.feature_set import FeatureSet
-from cpaan.data.limits import positive_number, require_counts
+from cpaan.data.untrusted import positive_number, require_counts
 from cpaan.errors import InputError
-from cpaan.functional.linear_gaussian import class_parts
-from cpaan.functional.prototypes import prototypes
-from cpaan.sampling.bank import ClassBank, draw_categories
-from cpaan.sampling.gaussian import add_centers, to_unit
-from cpaan.sampling.neighborhood import make_neighborhood
-from cpaan.sampling.temperature import calibrated_temperature
+from cpaan.math.linear_gaussian import add_centers, class_parts, to_unit
+from cpaan.math.neighborhood import calibrated_temperature, make_neighborhood
+from cpaan.math.prototypes import prototypes
+from cpaan.training.bank import ClassBank, draw_categories
 
 NEIGHBORHOODS = ("uniform", "soft")
 

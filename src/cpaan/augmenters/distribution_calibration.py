@@ -15,11 +15,10 @@ from torch import Tensor
 from cpaan.augmenters.base import BaseAugmenter
 from cpaan.data.arguments import as_whole_number
 from cpaan.data.feature_set import FeatureSet
-from cpaan.data.limits import positive_number, require_counts
+from cpaan.data.untrusted import positive_number, require_counts
 from cpaan.errors import InputError
-from cpaan.functional.distances import squared_distances
-from cpaan.functional.linear_gaussian import class_parts
-from cpaan.sampling.gaussian import draw_mixed, to_unit
+from cpaan.math.linear_gaussian import class_parts, draw_mixed, to_unit
+from cpaan.math.prototypes import squared_distances
 
 ALPHA_UNITS = ("variance", "feature")
 ALPHA_PLACES = ("everywhere", "diagonal")

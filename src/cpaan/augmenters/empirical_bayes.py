@@ -16,15 +16,17 @@ from torch import Tensor
 from cpaan.augmenters.base import BaseAugmenter
 from cpaan.data.feature_set import FeatureSet
 from cpaan.errors import InputError
-from cpaan.functional.linear_gaussian import (
+from cpaan.math.linear_gaussian import (
     LinearGaussian,
+    add_centers,
     class_moments,
     class_posterior,
     covariance_factor,
+    draw_gaussian,
     fit_linear_gaussian,
+    to_unit,
 )
-from cpaan.functional.prototypes import prototypes
-from cpaan.sampling.gaussian import add_centers, draw_gaussian, to_unit
+from cpaan.math.prototypes import prototypes
 
 SPREADS = ("within", "predictive")
 

@@ -10,9 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cpaan.augmenters.center_search import Gains, search_center_model
 from cpaan.augmenters.completion import find_completion
-from cpaan.augmenters.held_out import class_sample
 from cpaan.augmenters.held_out_score import AUTO, HeldOutScore, choose_held_out, share_to_hold_out
 from cpaan.augmenters.joining import joined
 from cpaan.augmenters.model import Model
@@ -20,30 +18,26 @@ from cpaan.augmenters.plan import training_plan
 from cpaan.augmenters.size_search import choose_size
 from cpaan.augmenters.storage import model_tensors
 from cpaan.augmenters.summary import BaseSummary, class_covariances, keep_examples
+from cpaan.centers.class_center import CenterModel
+from cpaan.centers.held_out import class_sample
+from cpaan.centers.search import Gains, search_center_model
 from cpaan.data.feature_set import FeatureSet
 from cpaan.errors import InputError
-from cpaan.functional.class_center import CenterModel
-from cpaan.functional.rows import is_large
-from cpaan.functional.scaling import Scaling, fit_scaling
-from cpaan.nn.networks import Architecture, Networks, build_networks
-from cpaan.sampling.bank import ClassBank
-from cpaan.sampling.episodes import DirectSampler, EpisodeSampler, EpisodicSampler, PairPlan
-from cpaan.sampling.neighborhood import make_neighborhood
-from cpaan.sampling.rows import ScaledRows, StoredRows
-from cpaan.sampling.temperature import calibrated_temperature
-from cpaan.training.callbacks import EarlyStopping
+from cpaan.gan.callbacks import EarlyStopping
+from cpaan.gan.episodes import DirectSampler, EpisodeSampler, EpisodicSampler, PairPlan
+from cpaan.gan.loop import Callback, train
+from cpaan.gan.networks import Architecture, Networks, build_networks
+from cpaan.gan.objective import TrainingStep, Variant, find_variant
+from cpaan.gan.recipe import Recipe
+from cpaan.math.neighborhood import calibrated_temperature, make_neighborhood
+from cpaan.math.scaling import Scaling, fit_scaling
+from cpaan.training.bank import ClassBank, StoredRows, lay_out
 from cpaan.training.device import layer_precision
-from cpaan.training.history import History
-from cpaan.training.recipe import Recipe
-from cpaan.training.step import TrainingStep
-from cpaan.training.trainer import Callback, learning_rate_at, train
-from cpaan.training.variant import Variant, find_variant
+from cpaan.training.progress import History, learning_rate_at
 
 FEWEST_TO_META_TRAIN = 4
 # Logging steps, of which there are about a hundred, from one look at the score to the next.
 LOOK_EVERY = 5
-# What a GPU may give of its free memory to examples; networks and episodes need the rest.
-SHARE_OF_GPU = 0.4
 
 
 def fit_model(
@@ -232,21 +226,6 @@ def choose_scaling(base: FeatureSet, recipe: Recipe) -> Scaling:
         within_distance=recipe.within_distance,
         center=recipe.center,
     )
-
-
-def lay_out(feature_set: FeatureSet, scaling: Scaling, device: torch.device) -> ClassBank:
-    """Lay examples out class after class: in memory, or where they are stored if there are too many."""
-    rows = ScaledRows(StoredRows(feature_set.features), scaling, device)
-    labels = torch.tensor(feature_set.labels, device=device)
-    return ClassBank.from_examples(rows.load() if _fits(rows, device) else rows, labels, feature_set.n_classes)
-
-
-def _fits(rows: ScaledRows, device: torch.device) -> bool:
-    if device.type != "cuda":
-        return not is_large(rows)
-    n, dimension = rows.shape
-    free, _ = torch.cuda.mem_get_info(device)
-    return n * dimension * torch.float32.itemsize <= SHARE_OF_GPU * free
 
 
 def _temperature(bank: ClassBank, recipe: Recipe) -> float:

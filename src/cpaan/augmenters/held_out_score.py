@@ -7,10 +7,10 @@ from cpaan.augmenters.model import Model
 from cpaan.augmenters.summary import BaseSummary, keep_examples
 from cpaan.classifiers.linear import LinearClassifier
 from cpaan.errors import InputError
-from cpaan.functional.scaling import Scaling
-from cpaan.nn.networks import Networks
-from cpaan.sampling.bank import ClassBank
-from cpaan.training.recipe import Recipe
+from cpaan.gan.networks import Networks
+from cpaan.gan.recipe import Recipe
+from cpaan.math.scaling import Scaling
+from cpaan.training.bank import ClassBank
 
 SHOTS, FEWEST_QUERIES, MOST_QUERIES = 5, 5, 50
 MADE, LENT = 50, 50  # examples that are made of each held-out class, and kept of each of the others to translate

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from cpaan.augmenters.summary import BaseSummary, class_covariances
-from cpaan.functional.covariance import leading_rows
-from cpaan.sampling.bank import ClassBank
-from cpaan.training.recipe import Recipe
+from cpaan.gan.recipe import Recipe
+from cpaan.math.covariance import leading_rows
+from cpaan.training.bank import ClassBank
 
 DRAWN = 100  # examples drawn from the Gaussian of a class of which no example was kept
 MOST_STORED = 1000  # examples of a class, of a bank that is too large for memory

@@ -7,13 +7,12 @@ import torch
 from torch import Tensor
 
 from cpaan.augmenters.summary import BaseSummary
-from cpaan.functional.class_center import CenterModel, center_noise, class_centers
-from cpaan.functional.prototypes import class_counts, prototypes
-from cpaan.nn.generator import Condition
-from cpaan.nn.networks import Networks
-from cpaan.sampling.bank import draw_categories
-from cpaan.sampling.neighborhood import Neighborhood, make_neighborhood
-from cpaan.training.recipe import Recipe
+from cpaan.centers.class_center import CenterModel, center_noise, class_centers
+from cpaan.gan.networks import Condition, Networks
+from cpaan.gan.recipe import Recipe
+from cpaan.math.neighborhood import Neighborhood, make_neighborhood
+from cpaan.math.prototypes import class_counts, prototypes
+from cpaan.training.bank import draw_categories
 
 # Examples that are made at a time: what stays in a processor's cache, or fills a GPU.
 CPU_ROWS, GPU_ROWS = 1024, 65_536

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from cpaan.data.feature_set import FeatureSet
-from cpaan.training.recipe import Recipe
+from cpaan.gan.recipe import Recipe
 
 _DIGITS = 16
 _BLOCK_NUMBERS = 2**24
@@ -38,7 +38,7 @@ def training_plan(
 
     Examples
     --------
-    >>> from cpaan.training.recipe import make_recipe
+    >>> from cpaan.gan.recipe import make_recipe
     >>> trees = FeatureSet([[0.1], [0.2]], ["oak", "elm"])
     >>> settings = dict(variant="c-gan", recipe=make_recipe("quick"), device=torch.device("cpu"), held_out=0.0)
     >>> first, second = (training_plan(trees, None, seed=seed, **settings) for seed in (0, 1))

@@ -13,9 +13,8 @@ from numpy.typing import NDArray
 
 from cpaan.augmenters.base import BaseAugmenter
 from cpaan.data.feature_set import FeatureSet
-from cpaan.functional.linear_gaussian import class_moments, covariance_factor
-from cpaan.functional.prototypes import prototypes
-from cpaan.sampling.gaussian import add_centers, draw_gaussian
+from cpaan.math.linear_gaussian import add_centers, class_moments, covariance_factor, draw_gaussian
+from cpaan.math.prototypes import prototypes
 
 
 class PooledGaussian(BaseAugmenter):

@@ -21,10 +21,8 @@ from scipy.stats import t as student
 from sklearn.exceptions import ConvergenceWarning
 from torch import Tensor
 
-from cpaan.augmenters.held_out import FEWEST_QUERIES, affordable_rounds
 from cpaan.augmenters.model import moved_to
-from cpaan.classifiers.linear import LinearClassifier
-from cpaan.functional.class_center import (
+from cpaan.centers.class_center import (
     PERPLEXITY,
     CenterConstants,
     center_noise,
@@ -32,8 +30,10 @@ from cpaan.functional.class_center import (
     fit_center_model,
     lengths_about,
 )
-from cpaan.functional.linear_gaussian import class_moments
-from cpaan.sampling.temperature import calibrated_temperature
+from cpaan.centers.held_out import FEWEST_QUERIES, affordable_rounds
+from cpaan.classifiers.linear import LinearClassifier
+from cpaan.math.linear_gaussian import class_moments
+from cpaan.math.neighborhood import calibrated_temperature
 
 LARGEST = 4
 # Twice the examples must gain so many points, and more than Student's t gives to chance, one-sided.
@@ -80,7 +80,7 @@ def choose_size(
 
     Parameters
     ----------
-    sample : examples of each base class, see `cpaan.augmenters.held_out.class_sample`
+    sample : examples of each base class, see `cpaan.centers.held_out.class_sample`
     constants : of the estimate of centres
     factor : what the user's features were multiplied with, since the classifier will see those
     noise : what the noise about centres is multiplied with

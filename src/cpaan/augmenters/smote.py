@@ -12,8 +12,7 @@ from sklearn.neighbors import NearestNeighbors
 
 from cpaan.augmenters.base import BaseAugmenter
 from cpaan.data.arguments import as_whole_number
-from cpaan.data.class_names import show_names
-from cpaan.data.feature_set import FeatureSet
+from cpaan.data.feature_set import FeatureSet, show_names
 from cpaan.errors import InputError
 
 SINGLES = ("copy", "refuse")

@@ -9,18 +9,18 @@ from torch import Tensor
 from cpaan.augmenters.model import Completion, Model
 from cpaan.augmenters.size_search import LARGEST
 from cpaan.augmenters.summary import BaseSummary
+from cpaan.centers.class_center import CenterConstants, CenterModel
 from cpaan.data.arguments import as_whole_number
-from cpaan.data.limits import positive_number, require_arrays, require_counts
-from cpaan.data.model_folder import decode_name
+from cpaan.data.folders import decode_name
+from cpaan.data.untrusted import positive_number, require_arrays, require_counts
 from cpaan.errors import InputError
-from cpaan.functional.class_center import CenterConstants, CenterModel
-from cpaan.functional.linear_gaussian import LinearGaussian
-from cpaan.functional.scaling import Scaling
-from cpaan.nn.networks import Architecture, Networks
-from cpaan.nn.weights import load_weights
-from cpaan.sampling.bank import ClassBank
-from cpaan.training.recipe import Recipe
-from cpaan.training.variant import find_variant
+from cpaan.gan.networks import Architecture, Networks
+from cpaan.gan.objective import find_variant
+from cpaan.gan.recipe import Recipe
+from cpaan.math.linear_gaussian import LinearGaussian
+from cpaan.math.scaling import Scaling
+from cpaan.training.bank import ClassBank
+from cpaan.training.weights import load_weights
 
 # What models that were saved before there was a choice were trained with.
 _BEFORE = {

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from cpaan.functional.covariance import quick_truncated_factors, truncated_factor
-from cpaan.functional.rows import NUMBERS_IN_BLOCK
-from cpaan.functional.scaling import Scaling
-from cpaan.sampling.bank import ClassBank
+from cpaan.math.covariance import quick_truncated_factors, truncated_factor
+from cpaan.math.rows import NUMBERS_IN_BLOCK
+from cpaan.math.scaling import Scaling
+from cpaan.training.bank import ClassBank
 
 # Decompositions of matrices of size s cost about s³; so many take a minute on two cores.
 MOST_EXACT = 2e11

@@ -14,8 +14,7 @@ from sklearn.exceptions import ConvergenceWarning
 
 from cpaan.classifiers.base import FloatArray, ScoreClassifier
 from cpaan.classifiers.lbfgs import Minimum, minimize
-from cpaan.classifiers.linear_problem import BlockProblem, ExactProblem, Problem, Solution
-from cpaan.classifiers.linear_search import Examples, minimize_in_single
+from cpaan.classifiers.linear_problem import BlockProblem, ExactProblem, Examples, Problem, Solution, minimize_in_single
 from cpaan.errors import InputError
 from cpaan.threads import threads_for
 

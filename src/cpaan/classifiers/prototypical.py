@@ -1,18 +1,127 @@
 """Prototypical networks.
 
 J. Snell, K. Swersky and R. S. Zemel, *Prototypical networks for few-shot learning*, NeurIPS 2017.
+
+A network on frozen features that begins as the identity.
+
+Prototypical network on frozen features: classes are the means of their embedded examples.
 """
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
-from torch import nn
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import normalize
 
-from cpaan.classifiers.episodic import PAPER, EpisodicClassifier
+from cpaan.classifiers.episodic import PAPER, EpisodicClassifier, EpisodicNetwork
+from cpaan.classifiers.meta import MetaRecipe
 from cpaan.errors import InputError
-from cpaan.nn.prototypical import PrototypicalScores
-from cpaan.training.meta import MetaRecipe
-from cpaan.training.trainer import Progress
+from cpaan.math.prototypes import prototypes, squared_distances
+from cpaan.training.progress import Progress
+
+
+class ResidualEmbedding(nn.Module):
+    """f(x) = x + V relu(U x + u) + v, with V and v zero at the start.
+
+    Features of a trained network are already good: what a small network adds to them is learned from there, and a
+    few steps of training can only do little harm.
+
+    Parameters
+    ----------
+    dimension : D
+    width : of the hidden layer; 0 leaves features as they are
+
+    >>> import torch
+    >>> embedding = ResidualEmbedding(3, 8)
+    >>> embedding(torch.tensor([1.0, 2.0, 3.0])).tolist()
+    [1.0, 2.0, 3.0]
+    """
+
+    def __init__(self, dimension: int, width: int) -> None:
+        super().__init__()
+        self.branch: nn.Sequential | None = None
+        if width:
+            last = nn.Linear(width, dimension)
+            nn.init.zeros_(last.weight)
+            nn.init.zeros_(last.bias)
+            self.branch = nn.Sequential(nn.Linear(dimension, width), nn.ReLU(), last)
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Embed (…, D)."""
+        if self.branch is None:
+            return features
+        added: Tensor = self.branch(features)
+        return features + added
+
+
+class DirectionEmbedding(nn.Module):
+    """f(x) = r(x̂), with r a residual network and x̂ = √D · x / ‖x‖ or, where lengths tell classes apart, x̂ = x.
+
+    Of features with hundreds of coordinates the direction says what an example is, and the length little: with it
+    left out, one example is a much better prototype. With a few coordinates the length is most of what there is.
+
+    Parameters
+    ----------
+    dimension : D
+    width : of the hidden layer of r, which begins as the identity
+    directions : whether to leave the length out
+
+    >>> embedding = DirectionEmbedding(2, 4, directions=True)
+    >>> embedding(torch.tensor([[0.0, 5.0]])).square().sum().round().item()
+    2.0
+    """
+
+    def __init__(self, dimension: int, width: int, *, directions: bool) -> None:
+        super().__init__()
+        self.dimension, self.directions = dimension, directions
+        self.residual = ResidualEmbedding(dimension, width)
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Embed (…, D)."""
+        if self.directions:
+            features = normalize(features, dim=-1) * math.sqrt(self.dimension)
+        embedded: Tensor = self.residual(features)
+        return embedded
+
+
+class PrototypicalScores(EpisodicNetwork):
+    """score(k given x) = −exp(s) ‖f(x) − c_k‖², with c_k the mean of f over the support of class k.
+
+    Squared distances grow with the dimension; the learned scale exp(s), which begins at 1/√D, keeps their softmax
+    from saturating.
+
+    Parameters
+    ----------
+    dimension, width, directions : see `DirectionEmbedding`
+
+    >>> network = PrototypicalScores(2, 4, directions=False)
+    >>> support, labels = torch.tensor([[0.0, 0.0], [2.0, 0.0], [5.0, 0.0]]), torch.tensor([0, 0, 1])
+    >>> memory = network.encode(support, labels, 2)
+    >>> (network.score(memory, torch.tensor([[1.0, 1.0]])).detach() * 2**0.5).round().tolist()
+    [[-1.0, -17.0]]
+    """
+
+    def __init__(self, dimension: int, width: int, *, directions: bool) -> None:
+        super().__init__()
+        self.embedding = DirectionEmbedding(dimension, width, directions=directions)
+        self.log_scale = nn.Parameter(torch.tensor(-0.5 * math.log(dimension)))
+
+    def embed(self, features: Tensor) -> Tensor:
+        """Give f(x) for features of shape (…, D)."""
+        embedded: Tensor = self.embedding(features)
+        return embedded
+
+    def remember(self, embedded: Tensor, labels: Tensor, n_classes: int) -> tuple[Tensor, ...]:
+        """Give the prototypes, (classes, D), as the only part of what is kept of an embedded support."""
+        return (prototypes(embedded, labels, n_classes),)
+
+    def score(self, memory: tuple[Tensor, ...], query: Tensor) -> Tensor:
+        """Score each class for each query: (n, D) to (n, classes)."""
+        (means,) = memory
+        return -squared_distances(self.embed(query), means) * self.log_scale.exp()
+
 
 # NOTE[paper]: there f is a convolutional network, the scores are −‖f(x) − c_k‖² as they are, and all classes of a task
 # have as many shots as in testing. Here f begins as the identity on given features, of which from so many on the length
@@ -52,7 +161,7 @@ class PrototypicalNetwork(EpisodicClassifier):
         Share of the base classes, at most a half, that tells for how long to train; all are then trained on for so
         long. With 0, or fewer than ten base classes, training takes all episodes.
     episodes, ways, shots, queries, learning_rate, halve_every, weight_decay : optional
-        Numbers of the recipe, by name; see `cpaan.training.meta.MetaRecipe`.
+        Numbers of the recipe, by name; see `cpaan.classifiers.meta.MetaRecipe`.
 
     Attributes
     ----------

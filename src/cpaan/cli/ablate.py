@@ -75,7 +75,7 @@ def ablate(
 
 def _tables(rows: "list[Row]", method: str, classifier: str, measure: str) -> str:
     from cpaan.evaluation.ablations import AS_IT_IS
-    from cpaan.reporting.benchmark import benchmark_table, difference_table, diversity_table
+    from cpaan.reporting.tables import benchmark_table, difference_table, diversity_table
 
     what = f"top-{measure.removeprefix('top')} accuracy in percent, {method} with the classifier {classifier}"
     parts = [

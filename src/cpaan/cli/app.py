@@ -144,9 +144,9 @@ def augment(
 
     Example: cpaan augment model novel.npz -o synthetic.npz --per-class 200
     """
-    from cpaan.data.archive import read_bank, write_features
     from cpaan.data.feature_set import FeatureSet
-    from cpaan.data.outputs import require_writable_file
+    from cpaan.data.files import read_bank, write_features
+    from cpaan.data.folders import require_writable_file
 
     require_writable_file(output)
     shots = read_bank(novel).train

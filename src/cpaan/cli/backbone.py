@@ -10,7 +10,7 @@ from cpaan.cli.answers import AsJson, answer
 from cpaan.errors import InputError
 
 if TYPE_CHECKING:
-    from cpaan.representations.settings import BackboneSettings
+    from cpaan.representations.recipe import BackboneSettings
 
 STOPPED = 130
 
@@ -65,7 +65,7 @@ def train(
     numbers |= {name: value for name, value in (("epochs", epochs), ("size", size)) if value is not None}
     chosen = make_backbone_recipe(recipe, **numbers)
 
-    from cpaan.representations.settings import BackboneSettings
+    from cpaan.representations.recipe import BackboneSettings
 
     settings = BackboneSettings(
         kind=kind,
@@ -88,8 +88,8 @@ def _train(
     images: Path, setup: Path | None, settings: "BackboneSettings", output: Path, *, resume: bool, as_json: bool
 ) -> None:
     from cpaan.cli.progress import training_bars
-    from cpaan.data.setup import read_image_classes
-    from cpaan.representations.image_index import index_images
+    from cpaan.data.class_split import read_image_classes
+    from cpaan.representations.images import index_images
     from cpaan.representations.training import Stopped, train_backbone
 
     index = index_images(images, classes=None if setup is None else read_image_classes(setup).base)
@@ -113,7 +113,7 @@ def _train(
 
 def _is_done(output: Path, settings: "BackboneSettings", *, resume: bool, overwrite: bool) -> bool:
     """Tell whether there is nothing left to do; refuse a folder that must not be written to, and change nothing."""
-    from cpaan.data.outputs import require_model_folder
+    from cpaan.data.folders import require_model_folder
     from cpaan.representations.training import CHECKPOINTS
 
     begun = (output / CHECKPOINTS).is_dir()

@@ -117,7 +117,7 @@ def _require_reference(reference: str | None, listed: tuple[str, ...]) -> None:
 
 def _from_folder(output: Path | None, reference: str | None, measure: str, *, from_paper: bool, as_json: bool) -> None:
     """Print the tables of a run as they can be made from its folder alone."""
-    from cpaan.reporting.benchmark import published_table
+    from cpaan.reporting.tables import published_table
 
     if from_paper and as_json:
         raise InputError("--from-paper prints a table for people; leave --json or --from-paper out")
@@ -132,8 +132,8 @@ def _from_folder(output: Path | None, reference: str | None, measure: str, *, fr
 
 
 def _print_runs(runs: list[Path], reference: str | None, measure: str, as_json: bool) -> None:
-    from cpaan.evaluation.store import RunFolder
-    from cpaan.reporting.run_tables import run_tables
+    from cpaan.evaluation.run_folder import RunFolder
+    from cpaan.reporting.tables import run_tables
 
     folders = [RunFolder(run) for run in runs]
     text = run_tables(folders, reference, measure)
@@ -142,7 +142,7 @@ def _print_runs(runs: list[Path], reference: str | None, measure: str, as_json: 
 
 def _figures(rows: list[dict[str, Any]], measure: str) -> list[dict[str, Any]]:
     """Give what the table shows, a cell at a time."""
-    from cpaan.evaluation.summary import summarize_rows
+    from cpaan.evaluation.run_folder import summarize_rows
 
     return [
         {

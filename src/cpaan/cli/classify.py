@@ -30,8 +30,8 @@ def add_classes(
 
     Example: cpaan add-classes model-2 more.npz -o model-2 --overwrite
     """
-    from cpaan.data.archive import read_bank
-    from cpaan.data.outputs import require_model_folder
+    from cpaan.data.files import read_bank
+    from cpaan.data.folders import require_model_folder
 
     require_model_folder(output, overwrite=overwrite)
     shots = read_bank(new).train
@@ -81,8 +81,8 @@ def predict(
 
     Example: cpaan predict model features.npz -o labels.csv --top 5
     """
-    from cpaan.data.outputs import require_writable_file
-    from cpaan.data.unlabelled import read_rows
+    from cpaan.data.files import read_rows
+    from cpaan.data.folders import require_writable_file
 
     if top is not None and proba:
         raise InputError("give --top or --proba, not both: the columns differ")
@@ -91,8 +91,7 @@ def predict(
     require_writable_file(output)
     rows = read_rows(features)
 
-    from cpaan.data.atomic import write_atomically
-    from cpaan.data.csv_text import csv_text
+    from cpaan.data.folders import csv_text, write_atomically
     from cpaan.low_shot.classifier import LowShotClassifier
 
     classifier = LowShotClassifier.load(model, device=device)

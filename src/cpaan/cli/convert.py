@@ -28,10 +28,9 @@ def convert(
 
     Example: cpaan convert bank.npz train.h5 --only train --names classes.json
     """
-    from cpaan.data.archive import read_table, write_features
-    from cpaan.data.conversion import number_classes, one_part
-    from cpaan.data.file_format import ENDINGS
-    from cpaan.data.outputs import require_writable_file
+    from cpaan.data.feature_table import ENDINGS
+    from cpaan.data.files import number_classes, one_part, read_table, write_features
+    from cpaan.data.folders import require_writable_file
 
     if output.suffix.lower() not in ENDINGS:
         raise InputError(f"{output} must end in {', '.join(ENDINGS)}, which says what kind of file to write")

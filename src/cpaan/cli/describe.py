@@ -14,7 +14,7 @@ def described(path: Path) -> dict[str, str]:
 
 
 def _describe_features(path: Path) -> list[tuple[str, str]]:
-    from cpaan.data.archive import read_bank
+    from cpaan.data.files import read_bank
 
     bank = read_bank(path)
     everything = bank.train if bank.test is None else bank.train.concatenate(bank.test)
@@ -32,7 +32,7 @@ def _describe_features(path: Path) -> list[tuple[str, str]]:
 
 
 def _describe_model(path: Path) -> list[tuple[str, str]]:
-    from cpaan.data.model_folder import TENSORS, decode_name, read_config, read_shapes
+    from cpaan.data.folders import TENSORS, decode_name, read_config, read_shapes
 
     config = read_config(path)
     shapes = read_shapes(path / TENSORS)
@@ -43,7 +43,7 @@ def _describe_model(path: Path) -> list[tuple[str, str]]:
 
 
 def _describe_classifier(path: Path) -> list[tuple[str, str]]:
-    from cpaan.data.model_folder import TENSORS, decode_name, read_config, read_shapes
+    from cpaan.data.folders import TENSORS, decode_name, read_config, read_shapes
 
     if not path.is_dir():
         return []

@@ -20,9 +20,9 @@ def export(
 
     Example: cpaan export model -o generator.onnx
     """
-    from cpaan.augmenters.onnx import export_generator
-    from cpaan.data.outputs import require_writable_file
+    from cpaan.data.folders import require_writable_file
     from cpaan.methods import load_augmenter
+    from cpaan.onnx import export_generator
 
     require_writable_file(output)
     augmenter = load_augmenter(model, device="cpu")

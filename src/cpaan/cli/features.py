@@ -57,10 +57,10 @@ def extract(
     """
     from cpaan.cli.backbone import decoding_workers
     from cpaan.cli.progress import training_bars
-    from cpaan.data.setup import read_image_classes
+    from cpaan.data.class_split import read_image_classes
     from cpaan.representations.encoders import find_encoder
     from cpaan.representations.extraction import extract_features, require_output
-    from cpaan.representations.image_index import index_images
+    from cpaan.representations.images import index_images
     from cpaan.training.device import choose_device
 
     if only not in (None, "train", "test"):
@@ -89,7 +89,7 @@ def extract(
 
 def _list_skipped(skipped: dict[str, str], output: Path) -> None:
     """Show the first images that were left out, and write the list of all beside the features."""
-    from cpaan.data.atomic import write_atomically
+    from cpaan.data.folders import write_atomically
 
     lines = [f"{name}: {reason}" for name, reason in skipped.items()]
     for line in lines[:_SHOWN]:

@@ -85,8 +85,8 @@ def fit(
     from cpaan.cli.logs import check_log
     from cpaan.cli.numbers import parse_numbers
     from cpaan.cli.training_folder import CHECKPOINTS, is_trained, remove_checkpoints
-    from cpaan.data.archive import read_bank
-    from cpaan.data.lock import locked
+    from cpaan.data.files import read_bank
+    from cpaan.data.folders import locked
     from cpaan.methods import Settings, make_augmenter, make_classifier
 
     numbers = parse_numbers(number or [])
@@ -120,7 +120,7 @@ def fit(
 
 
 def _checkpoints(folder: Path, seconds: float, resume: bool) -> Any:
-    from cpaan.training.callbacks import Checkpoints
+    from cpaan.gan.callbacks import Checkpoints
 
     return Checkpoints(folder, every=1, seconds=seconds, resume=resume, stop_on_signals=True)
 
@@ -137,7 +137,7 @@ def _shown(title: str, log: str | None, logs: Path) -> Iterator[Any]:
 @contextmanager
 def _told_how_to_resume(output: Path) -> Iterator[None]:
     """Turn a signal that ended training into a line and its exit code."""
-    from cpaan.training.signals import Stopped
+    from cpaan.training.checkpoints import Stopped
 
     try:
         yield
@@ -148,9 +148,9 @@ def _told_how_to_resume(output: Path) -> Iterator[None]:
 
 
 def _base_classes(bank: Path, setup: Path | None, part: int | None) -> "FeatureSet":
-    from cpaan.data.archive import read_bank
+    from cpaan.data.class_split import read_setup
+    from cpaan.data.files import read_bank
     from cpaan.data.hdf5 import Hdf5Features, is_hdf5
-    from cpaan.data.setup import read_setup
 
     if setup is None:
         if part is not None:

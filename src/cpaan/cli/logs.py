@@ -19,7 +19,7 @@ def check_log(kind: str | None) -> None:
         return
     if kind not in KINDS:
         raise InputError(f"--log must be {' or '.join(KINDS)}, not {kind!r}")
-    from cpaan.training.tensorboard import find_writer
+    from cpaan.gan.callbacks import find_writer
 
     find_writer()
 

@@ -10,7 +10,7 @@ from rich.progress import BarColumn, TaskID, TaskProgressColumn, TextColumn, Tim
 from rich.progress import Progress as Bars
 
 if TYPE_CHECKING:
-    from cpaan.training.trainer import Progress
+    from cpaan.training.progress import Progress
 
 SHORT = {"adversarial_novel": "adv", "cycle_base": "cyc", "covariance": "cov", "loss": "loss"}
 

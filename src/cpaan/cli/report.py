@@ -36,10 +36,9 @@ def report(
     if images is not None and pixels is not None:
         raise InputError("give --images or --pixels, not both: a point shows one picture")
 
-    from cpaan.data.outputs import require_writable_file
+    from cpaan.data.folders import require_writable_file
     from cpaan.reporting.page import write_page
-    from cpaan.reporting.results import Results
-    from cpaan.reporting.runs import read_runs
+    from cpaan.reporting.results import Results, read_runs
     from cpaan.reporting.thumbnails import parse_pixels
 
     require_writable_file(output)

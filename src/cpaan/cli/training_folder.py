@@ -22,11 +22,8 @@ def is_trained(output: Path, augmenter: Any, *, alone: bool, resume: bool, overw
     overwrite : whether a model that is there may be replaced; a training that was interrupted goes on nevertheless
         where that is asked for
     """
-    from cpaan.data.atomic import remove_leftovers
-    from cpaan.data.lock import LOCK
-    from cpaan.data.model_folder import CONFIG, TENSORS
-    from cpaan.data.outputs import require_model_folder
-    from cpaan.training.checkpoint import list_checkpoints
+    from cpaan.data.folders import CONFIG, LOCK, TENSORS, remove_leftovers, require_model_folder
+    from cpaan.training.checkpoints import list_checkpoints
 
     begun, has_model = bool(list_checkpoints(output / CHECKPOINTS)), (output / CONFIG).exists()
     whole = has_model and not begun and (alone or (output / _CLASSIFIER / CONFIG).exists())
@@ -49,7 +46,7 @@ def remove_checkpoints(output: Path) -> None:
 
 def _is_same(output: Path, augmenter: Any, *, overwrite: bool) -> bool:
     """Tell whether a model was trained with the same options; where it was not, it is refused or to be replaced."""
-    from cpaan.data.model_folder import read_config
+    from cpaan.data.folders import read_config
 
     config = read_config(output)
     there = {"method": config["kind"], **config.get("parameters", {})}

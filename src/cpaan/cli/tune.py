@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from cpaan.evaluation.intervals import Interval
+    from cpaan.evaluation.run_folder import Interval
     from cpaan.evaluation.tuning import Setting, Tuning
 
 SHOWN = 5
@@ -116,7 +116,7 @@ def _as_object(found: "Tuning", own: dict[str, Any]) -> dict[str, Any]:
 
 
 def _as_text(found: "Tuning", own: dict[str, Any]) -> str:
-    from cpaan.reporting.table import markdown_table
+    from cpaan.reporting.tables import markdown_table
 
     if not found.settings:
         return f"no setting was tried in every fold yet; {found.given_up} were given up"

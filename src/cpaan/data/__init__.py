@@ -1,11 +1,10 @@
 """Features with labels: the set itself, readers and writers, low-shot splits, toy and bundled sets."""
 
-from cpaan.data.archive import Bank, read_bank, read_features, write_features
-from cpaan.data.dataset_rows import features_from
 from cpaan.data.feature_set import FeatureSet
-from cpaan.data.glyphs import glyph_split, load_glyphs
-from cpaan.data.spiral import make_spiral
-from cpaan.data.split import LowShotSplit, draw_shots, low_shot_split
+from cpaan.data.files import Bank, read_bank, read_features, write_features
+from cpaan.data.low_shot import LowShotSplit, draw_shots, low_shot_split
+from cpaan.data.parquet import features_from
+from cpaan.data.toys import glyph_split, load_glyphs, make_spiral
 
 __all__ = [
     "Bank",

@@ -19,13 +19,12 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from cpaan.data.archive import read_bank, read_table
-from cpaan.data.class_names import IndexArray, raise_unknown, show_names
-from cpaan.data.feature_set import FeatureSet
+from cpaan.data.class_split import Setup, read_setup
+from cpaan.data.feature_set import FeatureSet, IndexArray, raise_unknown, show_names
+from cpaan.data.files import read_bank, read_table
 from cpaan.data.hdf5 import Hdf5Features, is_hdf5
-from cpaan.data.json_file import read_json
-from cpaan.data.setup import Setup, read_setup
-from cpaan.data.shots import ShotSource
+from cpaan.data.low_shot import ShotSource
+from cpaan.data.untrusted import read_json
 from cpaan.errors import InputError
 
 _PathLike: TypeAlias = str | os.PathLike[str]

@@ -16,12 +16,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from cpaan.data.atomic import replacing
 from cpaan.data.containers import tensor_to_numpy
 from cpaan.data.feature_set import FeatureSet
 from cpaan.data.feature_table import FeatureTable, class_array, make_table
-from cpaan.data.json_file import parse_json
-from cpaan.data.limits import reading, require_file
+from cpaan.data.folders import replacing
+from cpaan.data.untrusted import parse_json, reading, require_file
 from cpaan.errors import InputError
 
 _MATRIX = 2

@@ -12,11 +12,11 @@ import numpy as np
 from cpaan.augmenters.cpaan import CPAAN
 from cpaan.classifiers.linear import LinearClassifier
 from cpaan.data.feature_set import FeatureSet
-from cpaan.data.glyphs import glyph_split, load_glyphs
-from cpaan.data.split import draw_shots
-from cpaan.evaluation.diversity import diversity, spread
-from cpaan.evaluation.protocol import evaluate_low_shot
-from cpaan.training.trainer import Bars
+from cpaan.data.low_shot import draw_shots
+from cpaan.data.toys import glyph_split, load_glyphs
+from cpaan.evaluation.realism import diversity, spread
+from cpaan.evaluation.scores import evaluate_low_shot
+from cpaan.training.progress import Bars
 
 # Variants that are shown, and what they change. c-GAN is shown as in the paper alone: no centre is estimated.
 CHANGES: dict[str, dict[str, Any]] = {"c-gan": {"anchor": "shots"}, "ccov-gan": {}}

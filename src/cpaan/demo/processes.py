@@ -18,7 +18,7 @@ from threading import Thread
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 if TYPE_CHECKING:
-    from cpaan.training.trainer import Bars, Progress
+    from cpaan.training.progress import Bars, Progress
 
 Message: TypeAlias = "tuple[str, str | None, tuple[Any, ...]]"  # title and unit of a bar, and what it is told
 Outbox: TypeAlias = "Queue[Message | None]"
@@ -84,7 +84,7 @@ class RemoteBars:
 
     def __call__(self, title: str) -> "Callable[[Progress], None]":
         """Give what a training run is to tell its progress to."""
-        from cpaan.training.trainer import Progress
+        from cpaan.training.progress import Progress
 
         # A training event also holds the training itself, which stays here.
         return lambda event: self._send(title, None, Progress(event.episode, event.episodes, event.losses))
@@ -136,7 +136,7 @@ def _work(function: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def _on_one_thread(function: Callable[..., Any], *arguments: Any) -> Any:
-    from cpaan.evaluation.threads import limited_threads
+    from cpaan.threads import limited_threads
 
     with limited_threads(1):
         return function(*arguments)

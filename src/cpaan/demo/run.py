@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from cpaan.augmenters.cpaan import CPAAN
-from cpaan.data.atomic import write_atomically
-from cpaan.data.csv_text import csv_text
-from cpaan.data.spiral import make_spiral
+from cpaan.data.folders import csv_text, write_atomically
+from cpaan.data.toys import make_spiral
 from cpaan.demo.glyphs import (
     CHANGES,
     IMAGINED,
@@ -26,14 +25,12 @@ from cpaan.demo.glyphs import (
 from cpaan.demo.processes import PROCESSES, Submit, side_by_side
 from cpaan.demo.spiral import spiral_points
 from cpaan.errors import InputError
-from cpaan.evaluation.intervals import mean_interval
+from cpaan.evaluation.run_folder import mean_interval
+from cpaan.gan.objective import VARIANTS
 from cpaan.reporting.figure import write_both
-from cpaan.reporting.glyphs import glyph_figure
-from cpaan.reporting.spiral import SpiralPanel, spiral_figure
-from cpaan.reporting.table import markdown_table
-from cpaan.threads import limited_threads
-from cpaan.training.trainer import Bars
-from cpaan.training.variant import VARIANTS
+from cpaan.reporting.figures import SpiralPanel, glyph_figure, spiral_figure
+from cpaan.reporting.tables import markdown_table
+from cpaan.training.progress import Bars
 
 Shown = TypeVar("Shown")
 Say = Callable[[str], None]

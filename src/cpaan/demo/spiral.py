@@ -7,12 +7,12 @@ import torch
 
 from cpaan.augmenters.cpaan import CPAAN
 from cpaan.data.feature_set import FeatureSet
-from cpaan.data.spiral import make_spiral
-from cpaan.data.split import LowShotSplit
-from cpaan.functional.prototypes import prototypes
-from cpaan.sampling.bank import draw_categories
-from cpaan.training.trainer import Bars, Progress
-from cpaan.training.variant import VARIANTS
+from cpaan.data.low_shot import LowShotSplit
+from cpaan.data.toys import make_spiral
+from cpaan.gan.objective import VARIANTS
+from cpaan.math.prototypes import prototypes
+from cpaan.training.bank import draw_categories
+from cpaan.training.progress import Bars, Progress
 
 Tell = Callable[[Progress], None]
 

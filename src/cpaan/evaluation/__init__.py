@@ -1,9 +1,7 @@
 """Accuracy, diversity and the low-shot protocols."""
 
-from cpaan.evaluation.agreement import coverage, energy_distance
-from cpaan.evaluation.diversity import covariance_distance, diversity, mean_pairwise_distance
-from cpaan.evaluation.metrics import accuracy, harmonic_mean, top_k_accuracy
-from cpaan.evaluation.protocol import LowShotScores, evaluate_low_shot
+from cpaan.evaluation.realism import covariance_distance, coverage, diversity, energy_distance, mean_pairwise_distance
+from cpaan.evaluation.scores import LowShotScores, accuracy, evaluate_low_shot, harmonic_mean, top_k_accuracy
 
 __all__ = [
     "LowShotScores",

@@ -13,7 +13,7 @@ from typing import Any
 from cpaan.errors import InputError
 from cpaan.evaluation.benchmark import Plan
 from cpaan.evaluation.cell import Row
-from cpaan.training.recipe import PAPER
+from cpaan.gan.recipe import PAPER
 
 AS_IT_IS = "as it is"
 

@@ -10,16 +10,15 @@ from typing import Any
 from cpaan import __version__
 from cpaan.data.benchmark import BenchmarkData
 from cpaan.data.feature_set import FeatureSet
-from cpaan.data.shots import ShotSource
+from cpaan.data.low_shot import ShotSource
 from cpaan.errors import InputError
-from cpaan.evaluation.cell import Cell, Row, run_cell
+from cpaan.evaluation.cell import Cell, Normalization, Row, run_cell
 from cpaan.evaluation.executors import run_here, run_in_processes, run_on_dask
-from cpaan.evaluation.learned import Learned, learn
-from cpaan.evaluation.normalization import Normalization
-from cpaan.evaluation.sample_drawer import Drawer
-from cpaan.evaluation.store import MODELS, RunFolder
+from cpaan.evaluation.figure_data import Drawer
+from cpaan.evaluation.fitted_methods import Learned, learn
+from cpaan.evaluation.run_folder import MODELS, RunFolder
 from cpaan.methods import OWN, Settings, find_method, make_classifier, require_known_numbers
-from cpaan.training.trainer import Bars
+from cpaan.training.progress import Bars
 
 SHOTS = (1, 2, 5, 10, 20)
 

@@ -12,9 +12,9 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from cpaan.data.array_file import read_archive
-from cpaan.data.atomic import replacing
-from cpaan.data.limits import plain_name, reading
+from cpaan.data.folders import replacing
+from cpaan.data.npz import read_archive
+from cpaan.data.untrusted import plain_name, reading
 from cpaan.errors import InputError
 
 Features = NDArray[np.floating[Any]]

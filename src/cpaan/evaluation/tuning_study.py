@@ -14,12 +14,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from cpaan.data.feature_set import FeatureSet
-from cpaan.data.limits import require_file
-from cpaan.data.outputs import require_writable_file
+from cpaan.data.folders import require_writable_file
+from cpaan.data.untrusted import require_file
 from cpaan.errors import InputError
 from cpaan.evaluation.executors import run_in_processes
-from cpaan.evaluation.tuning import Scorer, Setting, Tuning, TuningPlan
-from cpaan.evaluation.tuning_space import Choice, Dimension
+from cpaan.evaluation.tuning import Choice, Dimension, Scorer, Setting, Tuning, TuningPlan
 
 if TYPE_CHECKING:
     from optuna import Study, Trial

@@ -1,10 +1,16 @@
-"""The whole job as one scikit-learn classifier: learn base classes once, add new ones as they come, answer with all."""
+"""The whole job as one scikit-learn classifier: learn base classes once, add new ones as they come, answer with all.
+
+What is kept of base classes, so that a classifier can be trained again without the base data.
+
+One score for each class, from any scikit-learn classifier.
+"""
 
 import warnings
 from collections.abc import Hashable
 from copy import deepcopy
+from dataclasses import dataclass
 from os import PathLike
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -16,14 +22,118 @@ from cpaan.augmenters.cpaan import CPAAN
 from cpaan.augmenters.fitting import FEWEST_TO_META_TRAIN
 from cpaan.classifiers.base import FloatArray, ScoreClassifier
 from cpaan.classifiers.linear import LinearClassifier
-from cpaan.classifiers.nearest_prototype import NearestPrototype
+from cpaan.classifiers.nearest_prototype import NearestPrototype, weighted_class_means
 from cpaan.data.arguments import as_whole_number
-from cpaan.data.class_names import show_names
 from cpaan.data.containers import container_of, tensor_to_numpy
-from cpaan.data.feature_set import FeatureSet
+from cpaan.data.feature_set import FeatureSet, show_names
 from cpaan.errors import InputError
-from cpaan.low_shot.memory import ClassMemory
-from cpaan.low_shot.scores import class_scores, require_scores
+
+IndexArray: TypeAlias = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class ClassMemory:
+    """Means of classes, and some of their examples in half precision.
+
+    Attributes
+    ----------
+    classes : (C,) labels, sorted
+    counts : (C,) how many examples each class had
+    means : (C, D) in double precision
+    deviations : (m, D) of the examples that are kept from the mean of their class, in half precision and in units of
+        `scales`; class after class
+    kept : (C,) how many of them each class has: the same for all or all that there were, or none of any class
+    scales : (C,) largest entry of the deviations of each class
+
+    Examples
+    --------
+    >>> features, targets = np.array([[0.0], [1.0], [5.0], [8.0]]), np.array([0, 0, 0, 1])
+    >>> memory = ClassMemory.of(features, targets, np.array(["low", "high"]), keep=0)
+    >>> memory.training_set()
+    (array([[2.],
+           [8.]]), array(['low', 'high'], dtype='<U4'), array([3., 1.]))
+    """
+
+    classes: npt.NDArray[Any]
+    counts: IndexArray
+    means: npt.NDArray[np.float64]
+    deviations: npt.NDArray[np.float16]
+    kept: IndexArray
+    scales: npt.NDArray[np.float64]
+
+    @classmethod
+    def of(
+        cls, features: FloatArray, targets: npt.NDArray[Any], classes: npt.NDArray[Any], keep: int | None
+    ) -> "ClassMemory":
+        """Take the means of classes, and up to `keep` examples of each or, for None, all.
+
+        Examples are taken evenly spread over the order in which they were given, so that nothing is drawn at random.
+        """
+        counts = np.bincount(targets, minlength=len(classes)).astype(np.int64)
+        means = weighted_class_means(features, targets, np.ones(len(features)), len(classes))
+        kept = counts if keep is None else np.minimum(counts, keep)
+        deviations = np.empty((int(kept.sum()), features.shape[1]), dtype=np.float16)
+        scales = np.ones(len(classes))
+        of_class = np.split(np.argsort(targets, kind="stable"), counts.cumsum()[:-1])
+        parts = np.split(deviations, kept.cumsum()[:-1])
+        for index, (rows, part) in enumerate(zip(of_class, parts, strict=True)):
+            if len(part):
+                chosen = rows[np.linspace(0, len(rows) - 1, len(part)).round().astype(np.int64)]
+                # Deviations in their own unit, because half precision has eleven bits and a narrow range.
+                differences = features[chosen] - means[index]
+                scales[index] = np.abs(differences).max() or 1.0
+                part[:] = differences / scales[index]
+        return cls(classes, counts, means, deviations, kept, scales)
+
+    def training_set(self) -> tuple[npt.NDArray[np.float64], npt.NDArray[Any], npt.NDArray[np.float64]]:
+        """Give examples, labels and weights to train a classifier with.
+
+        The examples of a class are moved together so that their mean is that of all the examples that it had, and
+        weigh together as much as these did. Where none were kept, the mean stands for them.
+        """
+        if not len(self.deviations):
+            return self.means, self.classes, self.counts.astype(np.float64)
+        owners = np.repeat(np.arange(len(self.classes)), self.kept)
+        deviations = self.deviations.astype(np.float64)
+        starts = np.concatenate([[0], self.kept.cumsum()[:-1]])
+        offsets = np.add.reduceat(deviations, starts, axis=0) / self.kept[:, np.newaxis]
+        deviations -= offsets[owners]
+        deviations *= self.scales[owners, np.newaxis]
+        deviations += self.means[owners]
+        return deviations, self.classes[owners], (self.counts / self.kept)[owners]
+
+
+_SOURCES = ("scores", "predict_proba", "decision_function")
+
+
+def require_scores(classifier: Any) -> None:
+    """Refuse a classifier that does nothing but choose."""
+    if not any(hasattr(classifier, source) for source in _SOURCES):
+        raise InputError(
+            f"{type(classifier).__name__} gives no probabilities or scores; choose a classifier with predict_proba or "
+            "decision_function"
+        )
+
+
+def class_scores(classifier: Any, X: FloatArray) -> FloatArray:
+    """Score every class, n × classes: by the classifier's own scores, the logarithm of its probabilities or decisions.
+
+    >>> from sklearn.linear_model import LogisticRegression
+    >>> classifier = LogisticRegression().fit([[-1.0], [1.0]], [0, 1])
+    >>> class_scores(classifier, np.zeros((1, 1))).round(2)
+    array([[-0.69, -0.69]])
+    """
+    if hasattr(classifier, "scores"):
+        scores: FloatArray = classifier.scores(X)
+    elif hasattr(classifier, "predict_proba"):
+        with np.errstate(divide="ignore"):  # a probability of zero is a score of minus infinity
+            scores = np.log(classifier.predict_proba(X))
+    else:
+        scores = classifier.decision_function(X)
+        if scores.ndim == 1:  # of two classes, how far the second is ahead
+            scores = np.stack([np.zeros_like(scores), scores], axis=1)
+    return scores
+
 
 KEPT = 100  # base examples of each class, for classifiers that need examples
 FEWEST_EXAMPLES = 2  # of a base class on average, below which nobody can tell how classes vary

@@ -12,19 +12,18 @@ from cpaan.classifiers.attentive_weights import AttentiveWeightGenerator
 from cpaan.classifiers.cosine import CosineClassifier
 from cpaan.classifiers.linear import LinearClassifier
 from cpaan.classifiers.maml import MAML
-from cpaan.classifiers.matching import MatchingNetwork
+from cpaan.classifiers.matching import MatchingNetwork, PrototypeMatchingNetwork
 from cpaan.classifiers.meta import MetaClassifier
 from cpaan.classifiers.nearest_prototype import NearestPrototype
-from cpaan.classifiers.prototype_matching import PrototypeMatchingNetwork
 from cpaan.classifiers.prototypical import PrototypicalNetwork
 from cpaan.classifiers.siamese import SiameseNetwork
 from cpaan.data.arguments import as_whole_number
 from cpaan.data.feature_set import FeatureSet
 from cpaan.data.feature_table import LONGEST_NAME
-from cpaan.data.limits import reading, require_arrays, require_counts
-from cpaan.data.model_folder import decode_name, encode_name, read_config, read_model, write_model
+from cpaan.data.folders import decode_name, encode_name, read_config, read_model, write_model
+from cpaan.data.untrusted import reading, require_arrays, require_counts
 from cpaan.errors import InputError
-from cpaan.low_shot.memory import ClassMemory
+from cpaan.low_shot.classifier import ClassMemory
 from cpaan.methods import AUGMENTERS, load_augmenter
 
 if TYPE_CHECKING:

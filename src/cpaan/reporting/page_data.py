@@ -1,22 +1,168 @@
-"""What the page of a report shows, as plain data: the page's scripts draw it."""
+"""What the page of a report shows, as plain data: the page's scripts draw it.
 
+How a run can be made again: the command, and the versions that it was made with.
+
+The maps of a page: points with their class and kind, and what is shown when one is pointed at.
+
+What runs found, in a sentence or two.
+"""
+
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from cpaan.evaluation.intervals import Interval
-from cpaan.evaluation.published import PUBLISHED, SHOTS
-from cpaan.evaluation.summary import Entry, Key
+import numpy as np
+from numpy.typing import NDArray
+
+from cpaan.evaluation.run_folder import PUBLISHED, SHOTS, Entry, Interval, Key
+from cpaan.evaluation.sample import Indices, RealSample
 from cpaan.methods import METHODS
-from cpaan.reporting.ablation import neighborhood_gains
-from cpaan.reporting.headline import headline
-from cpaan.reporting.page_maps import map_data
-from cpaan.reporting.reproduction import bench_command, install_command
-from cpaan.reporting.results import MEASURES, Results, ranks
-from cpaan.reporting.runs import STEPS, RunRecord
-from cpaan.reporting.thumbnails import Album
+from cpaan.reporting.results import MEASURES, SETTINGS, STEPS, Results, RunRecord, neighborhood_gains, ranks
+from cpaan.reporting.thumbnails import Album, ClassImages, pixel_pictures
+
+_STATED = ("recipe", "device")
+
+
+def bench_command(run: RunRecord) -> str:
+    """Give the command that makes a run again; where the files of the data are not known, a word stands for them."""
+    config, origin = run.config, run.origin
+    words = ["cpaan", "bench", origin.get("bank") or "BANK", "--setup", origin.get("setup") or "SETUP"]
+    words += [part for name in ("test", "part") if origin.get(name) is not None for part in _option(name, origin[name])]
+    words += [part for path in origin.get("splits") or () for part in _option("splits", path)]
+    words += _option("methods", ",".join(config["methods"])) + _option("shots", ",".join(map(str, config["shots"])))
+    words += [part for name in ("trials", "classifier", "normalize", "seed") for part in _option(name, config[name])]
+    settings = dict(config.get("settings") or {})
+    words += [part for name in _STATED if name in settings for part in _option(name, settings.pop(name))]
+    words += [part for name, value in settings.items() for part in ("--set", f"{name}={value}")]
+    words += _option("representation", config["representation"])
+    return shlex.join([*map(str, words), "-o", "runs/again"])
+
+
+def install_command(run: RunRecord) -> str:
+    """Give the command that installs the libraries in the versions that a run was made with."""
+    # Without what a build adds to its version, such as +cpu: package indexes have none of it.
+    wanted = [f"{name}=={version.partition('+')[0]}" for name, version in run.versions.items()]
+    return shlex.join(["pip", "install", *wanted])
+
+
+def _option(name: str, value: Any) -> list[str]:
+    return [f"--{name}", str(value)]
+
 
 Data = dict[str, Any]
+Pictures = Sequence[int | None] | None
+
+
+def map_data(run: RunRecord, album: Album, images: Path | None, pixels: tuple[int, int] | None) -> Data:
+    """Give the points of a run's map; `run` has a sample."""
+    found = run.feature_map
+    assert run.sample is not None
+    assert found is not None
+    real = run.sample.real
+    class_images = None if images is None else ClassImages(images, real, album)
+
+    def drawn(features: NDArray[np.floating]) -> Pictures:
+        return None if pixels is None else pixel_pictures(features, pixels, album)
+
+    own = drawn(real.real[found.kept]) if class_images is None else class_images.of_real(found.kept.tolist())
+    return {
+        "run": run.label,
+        "shots_per_class": real.shots_per_class,
+        # A bank keeps no names of images, so that which image is whose follows from their order alone.
+        "picture_note": "" if class_images is None else "its image, by the order of the test images",
+        "classes": [_class(real, index, class_images) for index in range(len(real.classes))],
+        "real": _points(*found.real, own),
+        "shots": _points(*found.shots, drawn(real.shots)),
+        "made": [
+            {"method": name, **_points(*points, drawn(run.sample.made[name].made[found.kept_made[name]]))}
+            for name, points in found.made.items()
+        ],
+    }
+
+
+def _class(real: RealSample, index: int, images: ClassImages | None) -> Data:
+    pairs = zip(real.nearest[index], real.distances[index], strict=True)
+    return {
+        "name": real.classes[index],
+        "nearest": [[real.base_classes[base], float(f"{distance:.3g}")] for base, distance in pairs],
+        "pictures": [] if images is None else images.of_class[index],
+    }
+
+
+def _points(places: NDArray[np.float64], labels: Indices, pictures: Pictures) -> Data:
+    return {
+        "x": np.round(places[:, 0], 4).tolist(),
+        "y": np.round(places[:, 1], 4).tolist(),
+        "class": labels.tolist(),
+        "pictures": None if pictures is None else list(pictures),
+    }
+
+
+_SPACES = {"LSL": "among novel classes", "GLSL": "among all classes"}
+
+
+def headline(results: Results, measure: str = "top5") -> list[str]:
+    """Give a sentence or two: the best method with the fewest shots and what it gains, or the best of several runs.
+
+    Parameters
+    ----------
+    results : of one or more runs
+    measure : ``"top5"`` or ``"top1"``
+    """
+    if len(results.runs) == 1:
+        return [_of_run(results, results.runs[0], measure)]
+    return [_of_several(results, measure)]
+
+
+def _of_several(results: Results, measure: str) -> str:
+    """Name the best of all runs, for readers who will look into the table for the rest."""
+    accuracy, shots = results.accuracy(measure), results.shots[0]
+    parts = []
+    for setting in SETTINGS:
+        found = {entry: accuracy[key] for entry in results.entries if (key := (entry, setting, shots)) in accuracy}
+        if found:
+            method, label = max(found, key=lambda entry: found[entry].mean)
+            parts.append(f"{_SPACES[setting]} it is {method} on {label} with {found[method, label]} %")
+    waiting = sum(not run.finished for run in results.runs)
+    unfinished = f" {waiting} of the runs not finished yet." if waiting else ""
+    return (
+        f"{len(results.runs)} runs are compared. The highest top-{measure.removeprefix('top')} accuracy with {shots} "
+        f"example{'s' if shots > 1 else ''} of each novel class: {'; '.join(parts)}.{unfinished}"
+    )
+
+
+def _of_run(results: Results, run: RunRecord, measure: str) -> str:
+    shots = min(row["shots"] for row in run.rows)
+    accuracy, differences = results.accuracy(measure), results.differences(measure)
+    parts = []
+    for setting in SETTINGS:
+        keys = {method: ((method, run.label), setting, shots) for method in run.methods}
+        found = {method: accuracy[key] for method, key in keys.items() if key in accuracy}
+        if not found:
+            continue
+        best = max(found, key=lambda method: found[method].mean)
+        gain = differences.get(((best, run.label), setting, shots))
+        parts.append(f"{_SPACES[setting]} {best} reaches {found[best]} %{_gain(gain, results.reference)}")
+    unfinished = "" if run.finished else " The run is not finished: some cells are missing."
+    known = f"With {shots} example{'s' if shots > 1 else ''} of each novel class on {run.label}"
+    return f"{known}, {'; '.join(parts)} (top-{measure.removeprefix('top')}, {_trials(run)}).{unfinished}"
+
+
+def _gain(gain: Interval | None, reference: str) -> str:
+    if gain is None:
+        return ""
+    if not abs(gain.mean) > gain.half_width:  # also for a single trial, whose interval is not known
+        return f", not told apart from {reference} ({gain.mean:+.1f} points)"
+    return f", {abs(gain.mean):.1f} points {'above' if gain.mean > 0 else 'below'} {reference}"
+
+
+def _trials(run: RunRecord) -> str:
+    trials = run.config["trials"]
+    return f"mean of {trials} trials with 95 % intervals" if trials > 1 else "one trial"
+
+
+Data_of_page_data = dict[str, Any]
 
 
 def page_data(
@@ -24,7 +170,7 @@ def page_data(
     measure: str = "top5",
     images: Path | None = None,
     pixels: tuple[int, int] | None = None,
-) -> Data:
+) -> Data_of_page_data:
     """Gather all that a page shows.
 
     Parameters
@@ -53,7 +199,7 @@ def page_data(
     }
 
 
-def _table(results: Results) -> Data:
+def _table(results: Results) -> Data_of_page_data:
     return {
         "columns": [{"setting": setting, "shots": shots} for setting, shots in results.columns],
         "entries": [{"method": method, "run": label} for method, label in results.entries],
@@ -61,7 +207,7 @@ def _table(results: Results) -> Data:
     }
 
 
-def _measure(results: Results, measure: str) -> Data:
+def _measure(results: Results, measure: str) -> Data_of_page_data:
     accuracy, differences = results.accuracy(measure), results.differences(measure)
     columns = []
     for setting, shots in results.columns:
@@ -84,7 +230,7 @@ def _pair(interval: Interval | None) -> list[float | None] | None:
     return [round(interval.mean, 3), round(interval.half_width, 3) if interval.half_width >= 0 else None]
 
 
-def _diversity(results: Results) -> list[Data]:
+def _diversity(results: Results) -> list[Data_of_page_data]:
     def place(entry: Entry) -> int:
         return results.entries.index(entry)
 
@@ -94,8 +240,8 @@ def _diversity(results: Results) -> list[Data]:
     ]
 
 
-def _losses(run: RunRecord) -> Data:
-    terms: dict[str, list[Data]] = {}
+def _losses(run: RunRecord) -> Data_of_page_data:
+    terms: dict[str, list[Data_of_page_data]] = {}
     for method, history in run.histories.items():
         for term, values in history.items():
             if term != STEPS:
@@ -109,7 +255,7 @@ def _short(values: Sequence[float]) -> list[float | None]:
     return [float(f"{value:.4g}") if abs(value) < float("inf") else None for value in values]
 
 
-def _alphas(run: RunRecord) -> list[Data]:
+def _alphas(run: RunRecord) -> list[Data_of_page_data]:
     return [
         {
             "run": run.label,
@@ -122,7 +268,7 @@ def _alphas(run: RunRecord) -> list[Data]:
     ]
 
 
-def _provenance(run: RunRecord) -> Data:
+def _provenance(run: RunRecord) -> Data_of_page_data:
     return {
         "label": run.label,
         "folder": run.path.resolve().name,

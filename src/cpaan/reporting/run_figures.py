@@ -7,19 +7,11 @@ from matplotlib.figure import Figure
 
 from cpaan.errors import InputError
 from cpaan.evaluation.sample import Sample
-from cpaan.reporting.ablation import neighborhood_gains
-from cpaan.reporting.ablation_figure import ablation_figure
-from cpaan.reporting.accuracy_figure import accuracy_figure
-from cpaan.reporting.class_view import class_view, variation_view
-from cpaan.reporting.covariance_figure import covariance_figure
-from cpaan.reporting.diversity_figure import diversity_figure
+from cpaan.reporting.class_figures import class_view, covariance_figure, translation_figure, variation_view
 from cpaan.reporting.figure import write_both
-from cpaan.reporting.loss_figure import loss_figure
-from cpaan.reporting.map_figure import map_figure
-from cpaan.reporting.results import Results
-from cpaan.reporting.runs import RunRecord
-from cpaan.reporting.similarity_figure import similarity_figure
-from cpaan.reporting.translation_figure import translation_figure
+from cpaan.reporting.figures import ablation_figure, accuracy_figure, diversity_figure, loss_figure, similarity_figure
+from cpaan.reporting.maps import map_figure
+from cpaan.reporting.results import Results, RunRecord, neighborhood_gains
 
 HALLUCINATIONS = ("feature-hallucination", "feature-imagination")
 TRANSLATIONS = ("ccov-gan", "cdeli-gan", "ccyc-gan", "c-gan")

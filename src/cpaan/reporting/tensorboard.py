@@ -5,9 +5,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from cpaan.evaluation.summary import summarize_rows
-from cpaan.training.tensorboard import TensorBoard, find_writer
-from cpaan.training.trainer import Bars, Progress
+from cpaan.evaluation.run_folder import summarize_rows
+from cpaan.gan.callbacks import TensorBoard, find_writer
+from cpaan.training.progress import Bars, Progress
 
 _TRAINING = "training "
 

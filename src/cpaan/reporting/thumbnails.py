@@ -13,7 +13,7 @@ from PIL import Image
 from cpaan.errors import InputError
 from cpaan.evaluation.sample import RealSample
 from cpaan.representations.decoding import BadImage, decode_image
-from cpaan.representations.image_index import ImageEntry, ImageIndex, index_images
+from cpaan.representations.images import ImageEntry, ImageIndex, index_images
 
 SIDE = 64
 PER_CLASS = 3  # images that stand for a class where the image of a point is not known

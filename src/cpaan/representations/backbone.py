@@ -7,12 +7,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from cpaan.data.limits import reading
-from cpaan.data.model_folder import read_model, write_model
-from cpaan.nn.resnet10 import ResNet10
-from cpaan.nn.weights import load_weights
+from cpaan.data.folders import read_model, write_model
+from cpaan.data.untrusted import reading
 from cpaan.representations.augmentation import center_view
 from cpaan.representations.recipe import BackboneRecipe
+from cpaan.representations.resnet10 import ResNet10
+from cpaan.training.weights import load_weights
 
 KIND = "backbone"
 

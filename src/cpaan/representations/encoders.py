@@ -18,7 +18,7 @@ from cpaan.errors import InputError
 from cpaan.representations.augmentation import center_view
 from cpaan.representations.backbone import Backbone, encoded, placed
 from cpaan.representations.decoding import decode_pil
-from cpaan.representations.image_dataset import TransformFailed
+from cpaan.representations.loading import TransformFailed
 
 FloatArray = npt.NDArray[np.float32]
 _MATRIX = 2  # dimensions

@@ -12,18 +12,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from cpaan.data.archive import write_features
 from cpaan.data.arguments import as_whole_number
-from cpaan.data.array_file import read_header
-from cpaan.data.atomic import write_atomically
 from cpaan.data.feature_set import FeatureSet
+from cpaan.data.files import write_features
+from cpaan.data.folders import require_writable_file, write_atomically
 from cpaan.data.hdf5 import write_hdf5
-from cpaan.data.json_file import read_json
-from cpaan.data.limits import reading
-from cpaan.data.outputs import require_writable_file
+from cpaan.data.npz import read_header
+from cpaan.data.untrusted import read_json, reading
 from cpaan.errors import InputError
 from cpaan.representations.encoders import Encoder
-from cpaan.representations.image_index import ImageIndex
+from cpaan.representations.images import ImageIndex
 from cpaan.representations.loading import ImageLoader
 
 SECONDS_BETWEEN_NOTES = 10.0

@@ -11,7 +11,7 @@ from typing import Protocol
 
 import numpy as np
 
-from cpaan.data.class_names import IndexArray
+from cpaan.data.feature_set import IndexArray
 from cpaan.errors import InputError
 from cpaan.representations.recipe import BackboneRecipe
 

@@ -1,6 +1,13 @@
-"""How a backbone is trained: every number, by name."""
+"""How a backbone is trained: every number, by name.
 
+The learning rate in the course of training.
+
+What backbone to train, and with what means.
+"""
+
+import math
 from dataclasses import dataclass, fields, replace
+from pathlib import Path
 from typing import Any, Literal
 
 from cpaan.errors import InputError
@@ -19,7 +26,7 @@ class BackboneRecipe:
     crop : ``"resized"``, ``"padded"`` or ``"none"``, see `cpaan.representations.augmentation.Augmentation`
     smallest_crop : share of an image's area that a resized crop has at least
     jitter : strength of changes in brightness, contrast and saturation
-    stem, width : of the `cpaan.nn.resnet10.ResNet10`
+    stem, width : of the `cpaan.representations.resnet10.ResNet10`
     epochs : passes over the images
     batch_size : images in a step of the plain classifier
     ways, shots, queries : of a task of prototypical networks, which is one step
@@ -163,3 +170,64 @@ def make_backbone_recipe(name: str, **changes: Any) -> BackboneRecipe:
     if isinstance(changes.get("size"), int) and "stored" not in changes:
         changes["stored"] = round(changes["size"] * recipe.stored / recipe.size)
     return replace(recipe, **changes)
+
+
+_STAGES = 3
+_DROP = 0.1
+
+
+def learning_rate_at(progress: float, recipe: BackboneRecipe) -> float:
+    """Give the learning rate at a point from 0, the first step, to 1, the end.
+
+    >>> from cpaan.representations.recipe import PAPER
+    >>> [round(learning_rate_at(progress, PAPER), 6) for progress in (0.0, 0.3, 0.34, 0.99)]
+    [0.1, 0.1, 0.01, 0.001]
+    """
+    if progress < recipe.warmup:
+        return recipe.learning_rate * progress / recipe.warmup
+    if recipe.schedule == "step":
+        return float(recipe.learning_rate * _DROP ** int(progress * _STAGES))
+    rest = (progress - recipe.warmup) / (1 - recipe.warmup)
+    return recipe.learning_rate * (1 + math.cos(math.pi * rest)) / 2
+
+
+@dataclass(frozen=True)
+class BackboneSettings:
+    """What to train, and with what means.
+
+    Attributes
+    ----------
+    kind : ``"resnet10"``, a plain classifier of base classes, or ``"prototypical"``
+    recipe : every number of the training
+    seed : decides every random draw
+    start : folder of a backbone to begin with, instead of random weights
+    device : ``"auto"``, ``"cpu"``, ``"cuda"`` or ``"mps"``
+    workers : processes that decode images
+    on_bad : ``"refuse"`` or ``"skip"`` images that cannot be read
+    cache : ``"auto"``, ``"always"`` or ``"never"`` hold all pixels in the device's memory
+    accumulate : parts of a batch that a process normalises one after the other
+    checkpoint_seconds : time between checkpoints
+    log_every : steps between two entries of the history, by default about two hundred in all
+    """
+
+    kind: str
+    recipe: BackboneRecipe
+    seed: int = 0
+    start: Path | None = None
+    device: str = "auto"
+    workers: int = 0
+    on_bad: str = "refuse"
+    cache: str = "auto"
+    accumulate: int = 1
+    checkpoint_seconds: float = 60.0
+    log_every: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise InputError(f"kind must be one of {', '.join(KINDS)}, not {self.kind!r}")
+        if not isinstance(self.seed, int) or not 0 <= self.seed < 2**63:
+            raise InputError(f"seed must be a whole number from 0 to 2^63 − 1, not {self.seed!r}")
+        for name in ("accumulate", "log_every"):
+            value = getattr(self, name)
+            if value is not None and (not isinstance(value, int) or value < 1):
+                raise InputError(f"{name} must be a whole number of at least 1, not {value!r}")

@@ -1,4 +1,7 @@
-"""Training a backbone on the images of base classes."""
+"""Training a backbone on the images of base classes.
+
+How well a backbone tells base classes apart.
+"""
 
 import shutil
 import signal
@@ -12,26 +15,72 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
+import torch
 from torch import Tensor, nn
 
 from cpaan.data.arguments import as_whole_number
-from cpaan.data.class_names import IndexArray
-from cpaan.data.limits import reading
-from cpaan.data.model_folder import CONFIG, TENSORS
+from cpaan.data.feature_set import IndexArray
+from cpaan.data.folders import CONFIG, TENSORS
+from cpaan.data.untrusted import reading
 from cpaan.errors import InputError
-from cpaan.representations.accuracy import base_accuracy
-from cpaan.representations.backbone import Backbone
-from cpaan.representations.image_index import ImageIndex
+from cpaan.math.prototypes import prototypes
+from cpaan.representations.augmentation import center_view
+from cpaan.representations.backbone import Backbone, encoded
+from cpaan.representations.images import ImageIndex
 from cpaan.representations.loading import ImageLoader
 from cpaan.representations.order import Part, make_order
 from cpaan.representations.pixels import Pixels, open_pixels
 from cpaan.representations.processes import Processes, joined_processes
-from cpaan.representations.recipe import BackboneRecipe
-from cpaan.representations.settings import BackboneSettings
-from cpaan.representations.step import BackboneStep
-from cpaan.representations.tasks import make_task
-from cpaan.training.checkpoint import read_checkpoint, write_checkpoint
-from cpaan.training.history import History
+from cpaan.representations.recipe import BackboneRecipe, BackboneSettings
+from cpaan.representations.step import BackboneStep, make_task, prototypical_logits
+from cpaan.training.checkpoints import read_checkpoint, write_checkpoint
+from cpaan.training.progress import History
+
+TOP = (1, 5)
+_BATCH = 256
+_FOR_PROTOTYPES = 50  # training images of each class that a prototype is the mean of
+
+
+@torch.no_grad()
+def base_accuracy(
+    network: nn.Module,
+    head: nn.Module | None,
+    train: Pixels,
+    test: Pixels,
+    recipe: BackboneRecipe,
+    seed: int,
+) -> dict[str, float]:
+    """Give the top-1 and top-5 accuracy on test images in percent.
+
+    By the classifier that was trained, or where there is none by the nearest prototype, the mean of up to 50 training
+    images of a class.
+    """
+    network.eval()
+    if head is None:
+        rows = _some_of_each(train.labels, seed)
+        features, labels = _encode(network, train, rows, recipe)
+        centers = prototypes(features, labels, int(train.labels.max()) + 1)
+    features, labels = _encode(network, test, np.arange(len(test.labels)), recipe)
+    scores = prototypical_logits(features, centers, 1.0) if head is None else head(features)
+    ranks = scores.argsort(dim=1, descending=True) == labels.unsqueeze(1)
+    return {f"top{k}": 100 * float(ranks[:, :k].any(1).float().mean()) for k in TOP}
+
+
+def _some_of_each(labels: IndexArray, seed: int) -> IndexArray:
+    rng = np.random.default_rng(seed)
+    members = (np.flatnonzero(labels == label) for label in range(int(labels.max()) + 1))
+    return np.concatenate([rng.permutation(rows)[:_FOR_PROTOTYPES] for rows in members])
+
+
+def _encode(network: nn.Module, pixels: Pixels, rows: IndexArray, recipe: BackboneRecipe) -> tuple[Tensor, Tensor]:
+    parts = [Part(rows[start : start + _BATCH], 0, 0) for start in range(0, len(rows), _BATCH)]
+    features, labels = [], []
+    for part, images in pixels.take(parts):
+        features.append(encoded(network, center_view(images, recipe.size)))
+        labels.append(torch.from_numpy(pixels.labels[part.rows]))
+    found = torch.cat(features)
+    return found, torch.cat(labels).to(found.device)
+
 
 CHECKPOINTS = "checkpoints"
 LOGGINGS = 200

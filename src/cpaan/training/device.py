@@ -3,7 +3,7 @@
 import torch
 
 from cpaan.errors import InputError
-from cpaan.functional.kernels import is_recent_gpu
+from cpaan.math.ky_fan_cuda import is_recent_gpu
 
 _NAMES = "give auto, cpu, cuda or mps"
 

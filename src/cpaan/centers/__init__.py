@@ -1,0 +1,1 @@
+"""Estimates of class centres from a few shots."""

@@ -1,1 +1,0 @@
-"""Pure tensor mathematics: prototypes, distances, covariances, the Ky Fan norm."""

@@ -1,1 +1,0 @@
-"""The networks: generators, discriminators and their noise."""

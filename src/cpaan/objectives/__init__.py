@@ -1,1 +1,0 @@
-"""The terms of the loss: adversarial, cycle-consistent, covariance-preserving."""

@@ -1,0 +1,223 @@
+"""Distances of covariances against singular values from NumPy, their gradient against finite differences."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from cpaan.math import ky_fan as module
+from cpaan.math.covariance import deviation_factor, leading_rows
+from cpaan.math.ky_fan import covariance_distance, eigenpairs_of_difference
+from cpaan.math.ky_fan_cuda import leading_combinations
+
+FEATURES = Path(__file__).parents[2].parent / "shared" / "data" / "features" / "tiny-imagenet-resnet10.npz"
+
+
+def normal(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> Tensor:
+    return torch.randn(*shape, dtype=dtype, generator=torch.Generator().manual_seed(seed))
+
+
+def factors(N: int, P: int, r: int, D: int, seed: int = 0, ratio: float = 0.8) -> Tensor:
+    """Factors with orthogonal rows whose lengths fall."""
+    axes: Tensor = torch.linalg.qr(normal(N, P, D, r, seed=seed)).Q.mT
+    return axes * (ratio ** torch.arange(r, dtype=torch.float64)).unsqueeze(-1)
+
+
+def reference(base: Tensor, samples: Tensor, m: int) -> Tensor:
+    """Singular values of one difference after the other."""
+    found = torch.zeros(len(samples), base.shape[1], dtype=torch.float64)
+    for n, G in enumerate(samples.double().numpy()):
+        for p in range(base.shape[1]):
+            F = base[n if len(base) > 1 else 0, p].double().numpy()
+            found[n, p] = np.linalg.svd(F.T @ F - G.T @ G, compute_uv=False)[:m].sum()
+    return found
+
+
+SHAPES = [(5, 4, 40), (5, 4, 12), (1, 1, 4), (8, 3, 8), (3, 9, 8)]
+
+
+@pytest.mark.parametrize("m", [1, 3, 10])
+@pytest.mark.parametrize(("r", "s", "D"), SHAPES)
+@pytest.mark.parametrize("shared", [False, True])
+def test_distances_are_sums_of_singular_values(r: int, s: int, D: int, m: int, shared: bool) -> None:
+    base, samples = factors(1 if shared else 3, 2, r, D), normal(3, s, D, seed=1) / D**0.5
+    torch.testing.assert_close(covariance_distance(base, samples, m), reference(base, samples, m), rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.parametrize(("r", "s", "D"), SHAPES)
+@pytest.mark.parametrize("m", [1, 3])
+def test_gradcheck(r: int, s: int, D: int, m: int) -> None:
+    base, samples = factors(2, 2, r, D), (normal(2, s, D, seed=1) / D**0.5).requires_grad_()
+    assert torch.autograd.gradcheck(lambda G: covariance_distance(base, G, m), (samples,), atol=1e-5)
+
+
+@pytest.mark.parametrize(("r", "s"), [(100, 8), (8, 100), (100, 100)])
+def test_long_factors_give_a_lower_bound_that_is_close_and_a_subgradient(r: int, s: int) -> None:
+    D, m = 120, 5
+    base, samples = factors(2, 3, r, D), normal(2, s, D, seed=1) * 0.9 ** torch.arange(D) / s**0.5
+    exact, found = reference(base, samples, m), covariance_distance(base, samples.requires_grad_(), m)
+    assert bool((found <= exact * (1 + 1e-9)).all())
+    assert float((1 - found.detach() / exact).max()) < 1e-3
+    found.sum().backward()
+    assert samples.grad is not None
+    # Along a line the change of the exact norms is what the gradient says, up to what the bound lacks.
+    step = 1e-4 * normal(2, s, D, seed=2)
+    change = (reference(base, samples.detach() + step, m) - reference(base, samples.detach() - step, m)).sum() / 2
+    assert float(change) == pytest.approx(float((samples.grad * step).sum()), rel=2e-2)
+
+
+@pytest.mark.parametrize(("r", "s"), [(100, 8), (8, 100)])
+def test_a_product_makes_up_for_the_rows_that_are_left_out(r: int, s: int) -> None:
+    D = 120
+    base = factors(2, 3, r, D, ratio=0.98 if r > s else 0.8)
+    samples = normal(2, s, D, seed=1) * (0.9 if r > s else 0.97) ** torch.arange(D) / s**0.5
+    assert float((1 - covariance_distance(base, samples, 5) / reference(base, samples, 5)).max()) < 3e-5
+
+
+@pytest.mark.parametrize(
+    ("r", "s", "D", "looked_at"),
+    [
+        (5, 4, 90, 9),
+        (70, 4, 90, 64),
+        (30, 34, 90, 64),
+        (60, 40, 90, 64),
+        (9, 40, 90, 49),
+        (9, 50, 90, 41),
+        (70, 50, 90, 64),
+        (9, 50, 12, 21),
+    ],
+)
+def test_few_rows_are_looked_at_first_however_long_the_factors(
+    r: int, s: int, D: int, looked_at: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is done with a Gram matrix grows with the cube of its size, and kernels hold no more than 64 rows."""
+    sizes = []
+
+    def recorded(gram: Tensor, positive: int, count: int) -> Tensor:
+        sizes.append(gram.shape[-1])
+        return leading_combinations(gram, positive, count)
+
+    monkeypatch.setattr(module, "leading_combinations", recorded)
+    base, samples = normal(2, 3, r, D).float(), normal(2, s, D, seed=1).float()
+    assert covariance_distance(base, samples, 3).dtype == torch.float32
+    assert sizes == [looked_at]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("s", [7, 30])
+def test_products_with_the_difference_have_all_digits_on_a_processor(s: int, shared: bool, dtype: torch.dtype) -> None:
+    base, samples = normal(1 if shared else 2, 3, 5, 20), normal(2, s, 20, seed=1)
+    rows = normal(2, 3, 4, 20, seed=2)
+    M = base.mT @ base - (samples.mT @ samples).unsqueeze(1)
+    difference = module._Difference(base.to(dtype), samples.to(dtype))
+    rounding = 300 * torch.finfo(dtype).eps
+    torch.testing.assert_close(difference.times(rows.to(dtype)).double(), -rows @ M, rtol=0, atol=rounding)
+    torch.testing.assert_close(
+        difference.among(rows.to(dtype)).double(), rows @ M @ rows.mT, rtol=0, atol=10 * rounding
+    )
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_many_pairs_are_those_of_one_novel_class_after_the_other(shared: bool) -> None:
+    base, samples = factors(1 if shared else 3, 150, 6, 20), normal(3, 5, 20, seed=1)
+    bases = base.expand(3, -1, -1, -1).split(1)
+    expected = [covariance_distance(*part, 4) for part in zip(bases, samples.split(1), strict=True)]
+    torch.testing.assert_close(covariance_distance(base, samples, 4), torch.cat(expected), rtol=1e-9, atol=0)
+
+
+@pytest.mark.parametrize("D", [8, 60])
+def test_no_gradient_flows_to_the_base(D: int) -> None:
+    base = factors(1, 2, 4, D).requires_grad_()
+    samples = normal(1, 3, D).requires_grad_()
+    covariance_distance(base, samples, 2).sum().backward()
+    assert base.grad is None
+    assert samples.grad is not None
+
+
+@pytest.mark.parametrize("scale", [1e-15, 1.0, 1e15])
+@pytest.mark.parametrize("D", [30, 300])
+def test_units_do_not_matter(scale: float, D: int) -> None:
+    base, samples = factors(2, 2, 20, D).float(), normal(2, 10, D, seed=1).float() / D**0.5
+    expected = covariance_distance(base, samples, 4)
+    found = covariance_distance(base * scale, samples * scale, 4) / scale / scale
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("D", [30, 300])
+def test_vanishing_equal_and_dependent_factors(D: int, dtype: torch.dtype) -> None:
+    base = factors(1, 1, 20, D).to(dtype)
+    zero = torch.zeros(1, 10, D, dtype=dtype)
+    cases = {
+        "nothing made": (base, zero),
+        "nothing known": (torch.zeros_like(base), base[0, :, :10]),
+        "neither": (torch.zeros_like(base), zero),
+        "made along known axes": (base, base[0, :, :10] * 0.5),
+        "equal": (base[:, :, :10], base[0, :, :10]),
+        "one example again and again": (base, normal(1, 1, D).to(dtype).expand(1, 10, D)),
+        "padded with zeros": (torch.nn.functional.pad(base, (0, 0, 0, 6)), normal(1, 10, D).to(dtype)),
+    }
+    for name, (F, G) in cases.items():
+        leaf = G.clone().requires_grad_()
+        found = covariance_distance(F, leaf, 5)
+        found.sum().backward()
+        assert leaf.grad is not None
+        assert bool(leaf.grad.isfinite().all()), name
+        size = float(F.square().sum() + G.square().sum())
+        error = float((found.detach().double() - reference(F, G, 5)).abs().max())
+        assert error <= 1e-4 * float(found.detach().max()) + 2e-5 * size, name
+
+
+def test_rows_that_are_rounding_do_not_count() -> None:
+    # Rotated factors of a class with few examples end in rows of rounding errors, which are orthogonal to nothing.
+    D = 300
+    base = factors(1, 1, 20, D).float()
+    noise = 1e-8 * (base[:, :, :6] + 0.1 * normal(1, 1, 6, D, seed=3).float())
+    samples = (normal(1, 10, 20, seed=1).float() @ base[0]) / 3  # among the axes of the base
+    found = covariance_distance(torch.cat((base, noise), dim=-2), samples, 5)
+    torch.testing.assert_close(found.double(), reference(base, samples, 5), rtol=1e-4, atol=0)
+
+
+def real_classes(rank: int, examples: int) -> tuple[Tensor, Tensor]:
+    if not FEATURES.exists():
+        pytest.skip(f"needs {FEATURES.name}")
+    with np.load(FEATURES) as bank:
+        features, labels = torch.tensor(bank["features"]).float(), torch.tensor(bank["labels"])
+    classes = [features[labels == label] for label in range(24)]
+    base = torch.stack([leading_rows(deviation_factor(x), rank) for x in classes[:20]]).reshape(5, 4, rank, -1)
+    return base, torch.stack([deviation_factor(x[:examples]) for x in [*classes[20:], classes[0]]])
+
+
+@pytest.mark.parametrize(("rank", "examples"), [(64, 40), (64, 300), (300, 40), (300, 300)])
+@pytest.mark.parametrize("size", [0.3, 1.0])
+def test_on_real_features_the_value_is_within_a_thousandth_and_the_subgradient_feasible(
+    rank: int, examples: int, size: float
+) -> None:
+    base, samples = real_classes(rank, examples)
+    samples = size * samples
+    expected = reference(base, samples, 10)
+    assert float((covariance_distance(base, samples, 10) / expected - 1).abs().max()) < 1e-3
+    theta, U = (found.double() for found in eigenpairs_of_difference(base, samples, 10))
+    U = U.mT
+    S = (U * theta.sign().unsqueeze(-2)) @ U.mT  # of rank 10 at most
+    M = base.double().mT @ base.double() - (samples.double().mT @ samples.double()).unsqueeze(1)
+    assert float(torch.linalg.matrix_norm(S, 2).max()) < 1 + 1e-4
+    assert bool(((S * M).sum((-2, -1)) > 0.999 * expected).all())
+
+
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA"))]
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("s", [2, 12, 67])
+@pytest.mark.parametrize("D", [1, 2, 3, 6])
+def test_more_rows_than_features_in_single_precision(D: int, s: int, device: str) -> None:
+    """Rows depend on each other then, and made examples that hardly vary leave Gram matrices of rounding alone."""
+    length = 10.0 ** -torch.arange(40).remainder(4)
+    base, samples = factors(1, 5, D, D).float(), (normal(40, s, D, seed=1) * length.view(-1, 1, 1) / s**0.5).float()
+    found = covariance_distance(base.to(device), samples.to(device), 10).cpu().double()
+    exact = reference(base, samples, 10)
+    assert float(((found - exact).abs() / exact.clamp_min(1e-2)).max()) < 1e-3
