@@ -83,7 +83,7 @@ def test_bench_writes_the_same_numbers_with_any_number_of_jobs(tmp_path: Path) -
     names = [f"0-{i}" for i in range(12)]
     (tmp_path / "setup.json").write_text(json.dumps({"base": names[:8], "novel": names[8:]}))
     common = ["bench", tmp_path / "bank.npz", "--setup", tmp_path / "setup.json", "--methods", ",".join(methods)]
-    common += ["--shots", "1", "--trials", 2]
+    common += ["--shots", "1", "--trials", 2, "--device", "cpu"]  # where bits are promised
     common += [
         part for text in ("episodes=2", "width=8", "search_rounds=1", "iterations=2") for part in ("--set", text)
     ]
