@@ -19,19 +19,22 @@ installed = [name for name in (*EXTRAS, "pandas") if find_spec(name) is not None
 assert not installed, f"the environment is not fresh: it has {installed}"
 assert "site-packages" in cpaan.__file__, f"cpaan is imported from {cpaan.__file__}, not as it was installed"
 
-# Every module is imported, or wants a library of an extra. Triton comes with torch for CUDA alone; who imports
-# `cpaan.__main__` runs it.
-names = [module.name for module in walk_packages(cpaan.__path__, "cpaan.") if module.name != "cpaan.__main__"]
-wanting: dict[str, str] = {}
-for name in names:
+
+def missing_library(module: str) -> str:
+    """Import a module; where that fails, give the library that it lacks."""
     try:
-        import_module(name)
+        import_module(module)
     except ModuleNotFoundError as error:
-        wanting[name] = (error.name or "").partition(".")[0]
+        return (error.name or module).partition(".")[0]
+    return ""
+
+
+# Triton comes with torch for CUDA alone; who imports `cpaan.__main__` runs it.
+names = [module.name for module in walk_packages(cpaan.__path__, "cpaan.") if module.name != "cpaan.__main__"]
+wanting = {name: library for name in names if (library := missing_library(name))}
 undeclared = {name: library for name, library in wanting.items() if library not in (*EXTRAS, "triton")}
-assert not undeclared, f"modules want what is not installed with cpaan: {undeclared}"
-drawing = {name for name, library in wanting.items() if library == "matplotlib"}
-print(f"{len(names) - len(wanting)} modules are imported, {len(drawing)} that draw want matplotlib")
+assert not undeclared, f"modules need what is not installed with cpaan: {undeclared}"
+print(f"{len(names) - len(wanting)} of {len(names)} modules need no extra; others: {sorted(set(wanting.values()))}")
 
 rng = np.random.default_rng(0)
 X = (5 * rng.normal(size=(8, 1, 5)) + rng.normal(size=(8, 30, 5))).reshape(-1, 5)

@@ -18,6 +18,7 @@ from cpaan.evaluation.fitted_methods import learn
 from cpaan.evaluation.sample import REAL, SAMPLE, RealSample, part_path, read_sample, write_part
 
 SETTINGS: dict[str, Any] = {"episodes": 2, "width": 8, "novel_per_episode": 4, "batch_size": 60, "device": "cpu"}
+SETTINGS["search_rounds"] = 1
 METHODS = ("nearest-prototype", "prototypical", "ccov-gan", "smote")
 PLAN = Plan(METHODS, shots=(2, 3), trials=2, settings=SETTINGS)
 

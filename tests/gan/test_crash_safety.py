@@ -371,9 +371,11 @@ KILLING = """
 import json, os, random, signal, sys, time
 from pathlib import Path
 import numpy as np
+import torch
 from cpaan import CPAAN
 from cpaan.gan.callbacks import Checkpoints
 
+torch.optim.Adam([torch.zeros(1)])  # the first optimizer of a process imports much
 folder, numbers, moments = Path(sys.argv[1]), json.loads(sys.argv[2]), random.Random(0)
 X, y = np.load(folder / "X.npy"), np.load(folder / "y.npy")
 checkpoints = folder / "checkpoints"

@@ -219,6 +219,15 @@ def compile_networks(step: TrainingStep) -> None:
         generator.translate = torch.compile(generator.translate, dynamic=False)  # type: ignore[method-assign]
 
 
+def can_compile(device: str) -> bool:
+    """Tell whether torch finds what it compiles with: for a CPU a C++ compiler, and the headers of Python."""
+    try:
+        torch.compile(lambda x: x.sin() + 1, dynamic=False)(torch.zeros(3, device=device))
+    except RuntimeError:
+        return False
+    return True
+
+
 def trained(version: str, device: str, episodes: int = 6) -> tuple[dict[str, Tensor], dict[str, float]]:
     """Train a step in one of its versions, on the same draws."""
     sampler = make_sampler(device)
@@ -249,6 +258,9 @@ needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a C
     ],
 )
 def test_every_version_of_a_step_trains_alike(version: str, device: str) -> None:
+    """Rounding cannot have grown in 6 episodes: weights that begin 1e-6 apart end within a thirtieth of the bound."""
+    if version == "compiled" and not can_compile(device):
+        pytest.skip("torch.compile finds no compiler here")
     weights, losses = trained("eager", device)
     others, other_losses = trained(version, device)
     for name, loss in losses.items():

@@ -1,6 +1,8 @@
 """Small finished runs to report on, with class names that a stranger might have chosen."""
 
+import fcntl
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,6 +25,7 @@ HOSTILE = (
     "{{data}} $x^2$ \\u003c",
 )
 SETTINGS: dict[str, Any] = {"episodes": 3, "width": 8, "novel_per_episode": 4, "batch_size": 60, "device": "cpu"}
+SETTINGS["search_rounds"] = 1
 METHODS = ("nearest-prototype", "c-gan", "ccov-gan", "feature-hallucination", "smote")
 
 MakeRun = Callable[..., Path]
@@ -46,15 +49,21 @@ def bank(names: tuple[str, ...] = HOSTILE, n_base: int = 8, dimension: int = 6, 
 
 @pytest.fixture(scope="session")
 def make_run(tmp_path_factory: pytest.TempPathFactory) -> MakeRun:
-    """Make a run in a folder of its own."""
+    """Make a run in a folder of its own: once for all processes that test, where others wait for the first."""
+    shared = tmp_path_factory.getbasetemp()
+    runs = (shared.parent if "PYTEST_XDIST_WORKER" in os.environ else shared) / "runs"
+    runs.mkdir(exist_ok=True)
 
     def make(name: str, methods: tuple[str, ...] = METHODS, **changes: Any) -> Path:
         settings = {**SETTINGS, **changes.pop("settings", {})}
         if "feature-hallucination" in methods:
             settings["iterations"] = 3
-        folder = tmp_path_factory.mktemp("runs") / name
+        folder = runs / name
         plan = Plan(methods, **{"shots": (1, 3), "trials": 3, "settings": settings, "representation": "toy", **changes})
-        run_benchmark(plan, bank(), folder, origin={"bank": "my bank.npz", "setup": "setup.json"})
+        with (runs / f"{name}.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not (folder / "DONE").exists():
+                run_benchmark(plan, bank(), folder, origin={"bank": "my bank.npz", "setup": "setup.json"})
         return folder
 
     return make

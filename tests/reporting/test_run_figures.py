@@ -35,7 +35,14 @@ def test_a_run_gives_all_figures_as_vectors_and_pixels(results: Results, tmp_pat
     assert (tmp_path / "again.pdf").read_bytes() == write_figure(accuracy_figure(results), accuracy).read_bytes()
 
 
-def test_several_runs_and_old_ones_give_what_they_can(ablation: list[Path], old_run: Path, tmp_path: Path) -> None:
+def test_several_runs_and_old_ones_give_what_they_can(
+    ablation: list[Path], old_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def write_quickly(figure: Figure, folder: Path, name: str) -> list[Path]:
+        """Write a figure small and once: how figures are written is tested above."""
+        return [write_figure(figure, folder / f"{name}.png", resolution=20)]
+
+    monkeypatch.setattr("cpaan.reporting.run_figures.write_both", write_quickly)
     names = {path.stem for path in write_run_figures(Results.of(read_runs(ablation)), tmp_path / "several")}
     assert {"accuracy", "neighborhood-ablation", "hard-maps", "soft-losses"} <= names
     assert {path.stem for path in write_run_figures(Results.of(read_runs([old_run])), tmp_path / "old")} == {"accuracy"}
