@@ -65,13 +65,3 @@ def test_translating_back_returns_points_of_base_arms() -> None:
     returned = spiral.translate_back(augmenter, split, split.shots, seed=0)
     assert len(returned) == len(split.shots)
     assert set(returned.classes) <= {"top", "bottom"}
-
-
-def test_processes_change_nothing_and_tell_their_progress(monkeypatch: pytest.MonkeyPatch) -> None:
-    told = Told()
-    load_ahead()
-    with side_by_side(told, 2) as submit:
-        results = [submit(measure_spread, seed) for seed in range(2)]
-        apart = [wait() for wait in results]
-    with side_by_side(told, 1) as submit:
-        assert apart == [submit(measure_spread, seed)() for seed in range(2)]

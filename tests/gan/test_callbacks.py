@@ -294,7 +294,7 @@ def test_checkpoints_hold_the_whole_state_and_only_the_last_two_stay(tmp_path: P
     states: dict[int, Any] = {}
 
     def remember(event: TrainingEvent) -> None:
-        optimizer = event.run.step.generators.optimizer.state_dict()["state"]
+        optimizer = dict(enumerate(event.run.step.generators.memory))
         states[event.episode] = copy.deepcopy((event.run.networks.state_dict(), optimizer, event.run.generator))
 
     saved = Checkpoints(folder, every=3)

@@ -2,10 +2,16 @@
 
 import torch
 from torch import Tensor, nn
+from torch.optim.adam import adam
+
+SQUARES_KEPT, EPSILON = 0.999, 1e-8  # Adam's β₂ and ε
 
 
 class Player:
     """Parameters that are trained together by Adam.
+
+    By torch's function and not by its class: the first optimizer of a process loads torch's compiler, which takes
+    longer than a small training, and nothing here is compiled.
 
     Parameters
     ----------
@@ -20,14 +26,9 @@ class Player:
     ) -> None:
         self.parameters, self.working = parameters, working
         self.copies = bool(parameters) and working[0] is not parameters[0]
-        device = learning_rate.device
-        self.optimizer = torch.optim.Adam(
-            parameters,
-            learning_rate,
-            (momentum, 0.999),
-            fused=device.type in ("cpu", "cuda"),
-            capturable=device.type == "cuda",
-        )
+        self.learning_rate, self.momentum = learning_rate, momentum
+        self.fused = learning_rate.device.type in ("cpu", "cuda")
+        self.memory: list[dict[str, Tensor]] = [{} for _ in parameters]
         self.gradients = [torch.zeros_like(each) for each in parameters] if self.copies else []
         if self.copies:
             for parameter, gradient in zip(parameters, self.gradients, strict=True):
@@ -39,23 +40,22 @@ class Player:
             each.grad = None
         loss.backward(inputs=self.working)
         if not self.copies:
-            self.optimizer.step()
+            self._step()
             return
         with torch.no_grad():
             torch._foreach_copy_(self.gradients, [each.grad for each in self.working if each.grad is not None])
-            self.optimizer.step()
+            self._step()
             torch._foreach_copy_([*self.working], [*self.parameters])
 
     def state(self) -> dict[str, Tensor]:
         """Give Adam's memory of every parameter, of which there is none before the first update."""
-        memory = self.optimizer.state_dict()["state"]
-        return {f"{number}.{name}": value for number, of_one in memory.items() for name, value in of_one.items()}
+        return {f"{number}.{name}": v for number, of_one in enumerate(self.memory) for name, v in of_one.items()}
 
     @torch.no_grad()
     def restore(self, tensors: dict[str, Tensor]) -> None:
         """Go back to a state; parameters must have gone back already. In place, as a captured graph must."""
         for number, parameter in enumerate(self.parameters):
-            memory, prefix = self.optimizer.state[parameter], f"{number}."
+            memory, prefix = self.memory[number], f"{number}."
             saved = {name.removeprefix(prefix): v for name, v in tensors.items() if name.startswith(prefix)}
             for name, value in saved.items():
                 if name not in memory:
@@ -65,6 +65,34 @@ class Player:
                 memory[name].zero_()
         if self.copies:
             torch._foreach_copy_([*self.working], [*self.parameters])
+
+    @torch.no_grad()
+    def _step(self) -> None:
+        """Let Adam change the parameters by their gradients; one without a gradient stays as it is."""
+        moved = [
+            (each, of_one) for each, of_one in zip(self.parameters, self.memory, strict=True) if each.grad is not None
+        ]
+        for parameter, memory in moved:
+            if not memory:
+                memory["step"] = torch.zeros((), device=self._place("step", parameter))
+                memory["exp_avg"], memory["exp_avg_sq"] = torch.zeros_like(parameter), torch.zeros_like(parameter)
+        adam(
+            [parameter for parameter, _ in moved],
+            [parameter.grad for parameter, _ in moved if parameter.grad is not None],
+            [memory["exp_avg"] for _, memory in moved],
+            [memory["exp_avg_sq"] for _, memory in moved],
+            [],
+            [memory["step"] for _, memory in moved],
+            fused=self.fused,
+            capturable=self.learning_rate.device.type == "cuda",
+            amsgrad=False,
+            beta1=self.momentum,
+            beta2=SQUARES_KEPT,
+            lr=self.learning_rate,
+            weight_decay=0.0,
+            eps=EPSILON,
+            maximize=False,
+        )
 
     def _place(self, name: str, parameter: Tensor) -> torch.device:
         # As Adam has it: the number of steps is counted on the host where nothing on the device asks for it.
