@@ -14,7 +14,7 @@ from rich.console import Console
 
 from cpaan.cli import progress, status
 from cpaan.cli.status import ERASE, IMPORTING, StatusLine, doing, paused_status, status_line
-from cpaan.gan.loop import Progress
+from cpaan.training.progress import Progress
 
 COMMAND = [sys.executable, "-m", "cpaan"]
 

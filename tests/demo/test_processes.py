@@ -8,7 +8,7 @@ from multiprocessing import get_context
 import pytest
 
 from cpaan.demo.processes import RemoteBars, load_ahead, side_by_side, usable_processes
-from cpaan.gan.loop import Bars, Progress
+from cpaan.training.progress import Bars, Progress
 
 
 class Told:
