@@ -61,7 +61,7 @@ def test_an_interrupt_is_no_fault(monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("cpaan.cli.describe.described", interrupted)
+    monkeypatch.setattr("cpaan.cli.files.described", interrupted)
     result = CliRunner().invoke(app, ["info", "anything"])
     assert result.exit_code == 130
     assert result.stderr == "stopped\n"

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.progress import Progress as Bars
 
 from cpaan import CPAAN
-from cpaan.cli.progress import TrainingBars
+from cpaan.cli.output import TrainingBars
 from cpaan.gan.loop import TrainingEvent
 from cpaan.training.progress import Progress
 

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from cpaan.cli import progress, status
+from cpaan.cli import output as progress
+from cpaan.cli import status
 from cpaan.cli.status import ERASE, IMPORTING, StatusLine, doing, paused_status, status_line
 from cpaan.training.progress import Progress
 

@@ -8,16 +8,13 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from cpaan.cli.ablate import ablate
 from cpaan.cli.advise import advise
-from cpaan.cli.answers import AsJson, answer
-from cpaan.cli.backbone import STOPPED, backbone_app
-from cpaan.cli.bench import bench, methods, table
+from cpaan.cli.bench import ablate, bench, methods, table
 from cpaan.cli.classify import add_classes, predict
-from cpaan.cli.convert import convert
-from cpaan.cli.export import export
-from cpaan.cli.features import features_app
+from cpaan.cli.files import convert, export
 from cpaan.cli.fit import fit
+from cpaan.cli.images import STOPPED, backbone_app, features_app
+from cpaan.cli.output import AsJson, answer
 from cpaan.cli.report import report
 from cpaan.cli.status import doing, status_line
 from cpaan.cli.tune import tune
@@ -107,7 +104,7 @@ def demo(
 
     Example: cpaan demo --out demo
     """
-    from cpaan.cli.progress import training_bars
+    from cpaan.cli.output import training_bars
     from cpaan.demo.processes import load_ahead, usable_processes
 
     processes = usable_processes()
@@ -185,7 +182,7 @@ def info(
 
     Example: cpaan info bank.npz --json
     """
-    from cpaan.cli.describe import described
+    from cpaan.cli.files import described
 
     doing(f"reading {path}")
     found = described(path)

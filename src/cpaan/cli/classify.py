@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cpaan.cli.answers import AsJson, answer
+from cpaan.cli.output import AsJson, answer
 from cpaan.cli.status import doing
 from cpaan.errors import InputError
 

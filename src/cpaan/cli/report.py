@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from cpaan.cli.answers import AsJson, answer
+from cpaan.cli.output import AsJson, answer
 from cpaan.cli.status import doing
 from cpaan.errors import InputError
 from cpaan.extras import missing_extra

@@ -52,9 +52,8 @@ def tune(
 
     Example: cpaan tune bank.npz --setup setup.json -o study.log --space wide --trials 50
     """
-    from cpaan.cli.names import parse_shots
-    from cpaan.cli.numbers import parse_numbers
-    from cpaan.cli.progress import training_bars
+    from cpaan.cli.options import parse_numbers, parse_shots
+    from cpaan.cli.output import training_bars
     from cpaan.data.benchmark import load_benchmark
     from cpaan.errors import InputError
     from cpaan.evaluation.tuning import TuningPlan

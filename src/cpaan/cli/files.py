@@ -1,9 +1,85 @@
-"""What a model or a file of features holds, in words; read without loading torch."""
+"""The command that writes a file of features in another format.
+
+The command that writes a model's generator for use without torch.
+
+What a model or a file of features holds, in words; read without loading torch.
+"""
 
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import typer
+
+from cpaan.cli.output import AsJson, answer
+from cpaan.cli.status import doing
 from cpaan.errors import InputError
+
+
+def convert(
+    source: Annotated[Path, typer.Argument(help="File of features: .npz, .h5, .safetensors or .parquet.")],
+    output: Annotated[Path, typer.Argument(help="File to write; its ending says in which of these formats.")],
+    only: Annotated[
+        str | None, typer.Option(help="train or test rows alone; an .h5 file holds one of the two.")
+    ] = None,
+    dtype: Annotated[str | None, typer.Option(help="float16, float32 or float64; as in the file by default.")] = None,
+    names: Annotated[
+        Path | None,
+        typer.Option(help="Number the classes, as .h5 needs it, and write the list of their names here (JSON)."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write a file of features in another format.
+
+    Example: cpaan convert bank.npz bank.parquet
+
+    Example: cpaan convert bank.npz train.h5 --only train --names classes.json
+    """
+    from cpaan.data.feature_table import ENDINGS
+    from cpaan.data.files import number_classes, one_part, read_table, write_features
+    from cpaan.data.folders import require_writable_file
+
+    if output.suffix.lower() not in ENDINGS:
+        raise InputError(f"{output} must end in {', '.join(ENDINGS)}, which says what kind of file to write")
+    for path in (output, names):
+        if path is not None:
+            require_writable_file(path)
+    doing(f"reading {source}")
+    table = read_table(source)
+    # In this order, so that a class has the same number in files of training and of test rows.
+    if names is not None:
+        table = number_classes(table, names)
+    if only is not None:
+        table = one_part(table, only)
+    doing(f"writing {output}")
+    write_features(output, table.rows, table.is_test, dtype=dtype)
+    rows = table.rows
+    facts = {"output": output, "examples": len(rows), "classes": rows.n_classes, "features": rows.dimension}
+    answer(f"{output}: {len(rows)} examples of {rows.n_classes} classes, {rows.dimension} features", facts, as_json)
+
+
+def export(
+    model: Annotated[Path, typer.Argument(help="Folder of a model.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="File for the generator (.onnx).")],
+    as_json: AsJson = False,
+) -> None:
+    """Write the generator of a model as an ONNX file, which needs neither cpaan nor torch; needs cpaan[onnx].
+
+    Its inputs example, source and target are an example of a base class, the mean of that class and the mean of a
+    novel class, in your own units; any number of rows at a time.
+
+    Example: cpaan export model -o generator.onnx
+    """
+    from cpaan.data.folders import require_writable_file
+    from cpaan.methods import load_augmenter
+    from cpaan.onnx import export_generator
+
+    require_writable_file(output)
+    doing(f"loading {model}")
+    augmenter = load_augmenter(model, device="cpu")
+    doing(f"writing {output} and comparing it with torch")
+    difference = export_generator(augmenter, output)
+    text = f"{output}: {augmenter.n_features_in_} features; onnxruntime and torch agree to {difference:.0e}"
+    answer(text, {"output": output, "features": augmenter.n_features_in_, "difference": difference}, as_json)
 
 
 def described(path: Path) -> dict[str, str]:

@@ -1,19 +1,58 @@
-"""Progress bars with losses and the remaining time."""
+"""What a command prints: a line for people, or an object for programs.
 
+Progress bars with losses and the remaining time.
+
+The option --log.
+"""
+
+import json
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
+import typer
 from rich.console import Console, RenderableType
 from rich.progress import BarColumn, TaskID, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bars
 from rich.text import Text
 
 from cpaan.cli.status import being_done, paused_status
+from cpaan.errors import InputError
 
 if TYPE_CHECKING:
     from cpaan.training.progress import Progress
+
+
+AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="Print an object, for programs.")]
+
+
+def answer(text: str, facts: Any, as_json: bool) -> None:
+    """Print the line, or the same as JSON."""
+    typer.echo(as_text(facts) if as_json else text)
+
+
+def as_text(facts: Any) -> str:
+    """Give JSON that any program can read: what is no number or no plain value is null or text.
+
+    >>> print(as_text({"mean": 1.5, "half_width": float("nan")}))
+    {
+     "mean": 1.5,
+     "half_width": null
+    }
+    """
+    return json.dumps(_readable(facts), indent=1, ensure_ascii=False, default=str)
+
+
+def _readable(facts: Any) -> Any:
+    if isinstance(facts, dict):
+        return {name: _readable(value) for name, value in facts.items()}
+    if isinstance(facts, (list, tuple)):
+        return [_readable(value) for value in facts]
+    return None if isinstance(facts, float) and not math.isfinite(facts) else facts
+
 
 SHORT = {"adversarial_novel": "adv", "cycle_base": "cyc", "covariance": "cov", "loss": "loss"}
 
@@ -97,3 +136,29 @@ def training_bars() -> Iterator[TrainingBars]:
             yield TrainingBars(bars)
         finally:
             bars.ended = True
+
+
+KINDS = ("tensorboard",)
+
+
+def check_log(kind: str | None) -> None:
+    """Refuse a kind of log that there is not, or that needs what is not installed, before anything long is begun."""
+    if kind is None:
+        return
+    if kind not in KINDS:
+        raise InputError(f"--log must be {' or '.join(KINDS)}, not {kind!r}")
+    from cpaan.gan.callbacks import find_writer
+
+    find_writer()
+
+
+@contextmanager
+def logged(bars: "TrainingBars", kind: str | None, folder: Path) -> Iterator[Any]:
+    """Give bars that log as well where a log is asked for, or else the same bars."""
+    if kind is None:
+        yield bars
+        return
+    from cpaan.reporting.tensorboard import tensorboard_bars
+
+    with tensorboard_bars(bars, folder) as both:
+        yield both

@@ -1,4 +1,9 @@
-"""Lists given as one word: methods and numbers of shots."""
+"""Lists given as one word: methods and numbers of shots.
+
+Numbers given as NAME=VALUE.
+"""
+
+from typing import Any
 
 from cpaan.errors import InputError
 
@@ -28,3 +33,30 @@ def parse_shots(text: str) -> tuple[int, ...]:
         return tuple(int(part) for part in text.split(","))
     except ValueError as error:
         raise InputError(f"--shots takes whole numbers separated by commas, such as 1,5,20, not {text!r}") from error
+
+
+_WORDS = {"true": True, "false": False}
+
+
+def parse_numbers(items: list[str]) -> dict[str, Any]:
+    """Read NAME=VALUE items; values are whole numbers, numbers, true, false or words.
+
+    >>> parse_numbers(["episodes=10", "cycle_weight=2.5", "pairing=all", "center=true"])
+    {'episodes': 10, 'cycle_weight': 2.5, 'pairing': 'all', 'center': True}
+    """
+    numbers: dict[str, Any] = {}
+    for item in items:
+        name, equals, value = item.partition("=")
+        if not equals or not name or not value:
+            raise InputError(f"--set takes NAME=VALUE, such as cycle_weight=2, not {item!r}")
+        numbers[name.strip().replace("-", "_")] = _parse(value.strip())
+    return numbers
+
+
+def _parse(value: str) -> Any:
+    if value.lower() in _WORDS:
+        return _WORDS[value.lower()]
+    try:
+        return float(value) if set(value) & set(".eEnN") else int(value)
+    except ValueError:
+        return value
