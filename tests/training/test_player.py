@@ -34,7 +34,7 @@ def test_updates_are_those_of_torchs_adam_to_the_bit() -> None:
     for target in torch.randn((20, 3), generator=torch.Generator().manual_seed(1)):
         player.update(loss_of(weights, target))
         optimizer.zero_grad()
-        loss_of(expected, target).backward()  # type: ignore[no-untyped-call]
+        loss_of(expected, target).backward()
         optimizer.step()
     assert all(torch.equal(found, wanted) for found, wanted in zip(weights, expected, strict=True))
     remembered = {
