@@ -9,12 +9,11 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c c
 .PHONY: demo test check format clean browser docs dist fresh audit mutants coverage
 .DEFAULT_GOAL := demo
 
-# Two steps, so that the demonstration need not wait for what only developers use. Modules are compiled when they are
-# first imported, as few of torch's ever are: that halves the time.
+# Two steps, so that the demonstration need not wait for what only developers use.
 $(RUN_STAMP): pyproject.toml constraints.txt
 	@echo "Installing what the demonstration needs into $(VENV)"
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(INSTALL) --no-compile -e '.[report]'
+	$(INSTALL) -e '.[report]'
 	touch $@
 
 $(STAMP): $(RUN_STAMP)

@@ -100,7 +100,7 @@ def demo(
     seed: Annotated[int, typer.Option(help="Decides every random draw.")] = 0,
     as_json: AsJson = False,
 ) -> None:
-    """Show what it does: a spiral, imagined letters, and a table. About a minute on two cores.
+    """Show what it does: a spiral, imagined letters, and a table. One to two minutes on two cores.
 
     Example: cpaan demo --out demo
     """

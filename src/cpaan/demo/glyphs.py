@@ -22,7 +22,7 @@ from cpaan.training.progress import Bars
 CHANGES: dict[str, dict[str, Any]] = {"c-gan": {"anchor": "shots"}, "ccov-gan": {}}
 SHOTS = (1, 5)
 TRIALS = 5
-# Fewer episodes than the recipe has, so that the demonstration takes about a minute.
+# Fewer episodes than the recipe has, so that the demonstration takes one to two minutes.
 GLYPHS: dict[str, Any] = {"episodes": 700}
 # A hundred times the classifier's own, which takes half the steps: every accuracy is the same.
 TOLERANCE = 1e-5
