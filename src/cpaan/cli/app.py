@@ -13,14 +13,14 @@ from cpaan.cli.bench import ablate, bench, methods, table
 from cpaan.cli.classify import add_classes, predict
 from cpaan.cli.files import convert, export
 from cpaan.cli.fit import fit
-from cpaan.cli.images import STOPPED, backbone_app, features_app
+from cpaan.cli.images import backbone_app, features_app
+from cpaan.cli.options import STOPPED, USAGE_ERROR
 from cpaan.cli.output import AsJson, answer
 from cpaan.cli.report import report
 from cpaan.cli.status import doing, status_line
 from cpaan.cli.tune import tune
 from cpaan.errors import InputError
 
-USAGE_ERROR = 2
 EPILOG = """\
 Example: cpaan fit bank.npz --setup setup.json -o model
 

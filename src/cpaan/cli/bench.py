@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def methods(
-    as_json: Annotated[bool, typer.Option("--json", help="As a list of objects, for programs.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """List the methods that `cpaan bench` knows.
 

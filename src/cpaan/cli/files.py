@@ -62,7 +62,7 @@ def export(
     output: Annotated[Path, typer.Option("--output", "-o", help="File for the generator (.onnx).")],
     as_json: AsJson = False,
 ) -> None:
-    """Write the generator of a model as an ONNX file, which needs neither cpaan nor torch; needs cpaan[onnx].
+    """Write the generator of a model as an ONNX file, which runs without cpaan and torch. Takes the extra onnx.
 
     Its inputs example, source and target are an example of a base class, the mean of that class and the mean of a
     novel class, in your own units; any number of rows at a time.

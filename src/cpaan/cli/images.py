@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from cpaan.cli.options import STOPPED
 from cpaan.cli.output import AsJson, answer
 from cpaan.cli.status import doing
 from cpaan.errors import InputError
@@ -16,8 +17,6 @@ from cpaan.errors import InputError
 if TYPE_CHECKING:
     from cpaan.representations.recipe import BackboneSettings
 
-
-STOPPED = 130
 
 backbone_app = typer.Typer(
     no_args_is_help=True, epilog="Example: cpaan backbone train images --setup setup.json -o backbone"

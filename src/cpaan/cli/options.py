@@ -7,6 +7,9 @@ from typing import Any
 
 from cpaan.errors import InputError
 
+USAGE_ERROR = 2
+STOPPED = 130  # what a shell reports after Ctrl-C
+
 
 def parse_methods(text: str) -> tuple[tuple[str, ...], str | None]:
     """Split a list of methods, and find the normalisation that suffixes ask for.

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from cpaan.training.progress import Progress
 
 
-AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="Print an object, for programs.")]
+AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 
 
 def answer(text: str, facts: Any, as_json: bool) -> None:

@@ -16,7 +16,7 @@ def report(
     runs: Annotated[list[Path], typer.Argument(help="Folders of benchmark runs; several are compared.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="File of the page.")] = Path("report.html"),
     figures: Annotated[
-        Path | None, typer.Option(help="Folder for the figures as PDF and PNG as well; needs cpaan[report].")
+        Path | None, typer.Option(help="Folder for the figures as PDF and PNG as well; takes the extra report.")
     ] = None,
     reference: Annotated[str | None, typer.Option(help="Method to take differences to; the first by default.")] = None,
     measure: Annotated[str, typer.Option(help="top5 or top1, the one that is shown first.")] = "top5",

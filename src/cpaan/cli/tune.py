@@ -1,11 +1,12 @@
 """The command that tunes the numbers of a recipe."""
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from cpaan.cli.options import STOPPED
+from cpaan.cli.output import AsJson, answer
 from cpaan.cli.status import doing
 
 if TYPE_CHECKING:
@@ -13,7 +14,6 @@ if TYPE_CHECKING:
     from cpaan.evaluation.tuning import Setting, Tuning
 
 SHOWN = 5
-INTERRUPTED = 130  # as a shell says it of what Ctrl-C ended
 
 
 def tune(
@@ -44,7 +44,7 @@ def tune(
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")] = "auto",
     test: Annotated[Path | None, typer.Option(help="A second file, with the test examples; they are not used.")] = None,
     part: Annotated[int | None, typer.Option(help="1 or 2: the part of the official label_idx.json.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="As an object, for programs.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Find better numbers of a recipe on base classes held out as if novel.
 
@@ -87,10 +87,10 @@ def tune(
     except KeyboardInterrupt:
         found, interrupted = read_tuning(open_study(output)), True
     own = {name: getattr(plan.own, name) for name in _tried(found)}
-    typer.echo(json.dumps(_as_object(found, own), indent=1) if as_json else _as_text(found, own))
+    answer(_as_text(found, own), _as_object(found, own), as_json)
     if interrupted:
         typer.echo(f"stopped; the same command goes on with {output}", err=True)
-        raise typer.Exit(INTERRUPTED)
+        raise typer.Exit(STOPPED)
 
 
 def _tried(found: "Tuning") -> list[str]:
