@@ -1,7 +1,4 @@
-"""The commands of the benchmark.
-
-The command that shows what each part of the method is worth.
-"""
+"""The commands of the benchmark: methods, bench, table and ablate."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any

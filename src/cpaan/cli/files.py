@@ -1,9 +1,4 @@
-"""The command that writes a file of features in another format.
-
-The command that writes a model's generator for use without torch.
-
-What a model or a file of features holds, in words; read without loading torch.
-"""
+"""The commands about files: convert features, export a generator, and describe what a file or a model holds."""
 
 from pathlib import Path
 from typing import Annotated, Any

@@ -1,7 +1,4 @@
-"""The command that trains on base classes.
-
-The folder of a model that is being trained: what is there, and what may be done with it.
-"""
+"""The command that trains on base classes, and what it may do with the folder of a model."""
 
 import shutil
 from collections.abc import Iterator
@@ -25,17 +22,7 @@ _CLASSIFIER = "classifier"
 
 
 def is_trained(output: Path, augmenter: Any, *, alone: bool, resume: bool, overwrite: bool) -> bool:
-    """Tell whether there is nothing left to do; refuse a folder that must not be written to.
-
-    Parameters
-    ----------
-    output : the folder, which no other process writes to
-    augmenter : as it is to be trained
-    alone : whether it is saved without a classifier
-    resume : whether a training that is there goes on
-    overwrite : whether a model that is there may be replaced; a training that was interrupted goes on nevertheless
-        where that is asked for
-    """
+    """Tell whether there is nothing left to do; refuse a folder that must not be written to."""
     from cpaan.data.folders import CONFIG, LOCK, TENSORS, remove_leftovers, require_model_folder
     from cpaan.training.checkpoints import list_checkpoints
 

@@ -1,7 +1,4 @@
-"""The commands that train a backbone on images.
-
-The commands that make files of features.
-"""
+"""The commands that train a backbone on images and extract features with it."""
 
 import os
 from pathlib import Path

@@ -1,7 +1,4 @@
-"""Lists given as one word: methods and numbers of shots.
-
-Numbers given as NAME=VALUE.
-"""
+"""Exit codes, and the parsing of options that commands share."""
 
 from typing import Any
 

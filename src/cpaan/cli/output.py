@@ -1,9 +1,4 @@
-"""What a command prints: a line for people, or an object for programs.
-
-Progress bars with losses and the remaining time.
-
-The option --log.
-"""
+"""What commands print: an answer for people or as JSON, progress bars, and the option --log."""
 
 import json
 import math
