@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cpaan.cli.output import AsJson, answer
+from cpaan.cli.options import AsJson, Bank, Part, Seed, Setup
+from cpaan.cli.output import answer
 from cpaan.cli.status import doing
 
 if TYPE_CHECKING:
@@ -18,12 +19,12 @@ MOST_EXAMPLES = 100
 
 
 def advise(
-    bank: Annotated[Path, typer.Argument(help="Features of all classes (.npz, .h5, .safetensors or .parquet).")],
-    setup: Annotated[Path, typer.Option(help="JSON with the base and the novel classes.")],
+    bank: Bank,
+    setup: Setup,
     test: Annotated[Path | None, typer.Option(help="Features of the test examples, if not in the bank.")] = None,
-    part: Annotated[int | None, typer.Option(help="1 or 2: the part of the official label_idx.json.")] = None,
+    part: Part = None,
     rounds: Annotated[int, typer.Option(help="How often base classes are parted into four folds.")] = 5,
-    seed: Annotated[int, typer.Option(help="Decides every random draw.")] = 0,
+    seed: Seed = 0,
     as_json: AsJson = False,
 ) -> None:
     """Tell how much synthetic examples are expected to gain, from base classes held out as if novel.

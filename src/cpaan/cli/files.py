@@ -5,7 +5,8 @@ from typing import Annotated, Any
 
 import typer
 
-from cpaan.cli.output import AsJson, answer
+from cpaan.cli.options import AsJson, Model
+from cpaan.cli.output import answer
 from cpaan.cli.status import doing
 from cpaan.errors import InputError
 
@@ -53,7 +54,7 @@ def convert(
 
 
 def export(
-    model: Annotated[Path, typer.Argument(help="Folder of a model.")],
+    model: Model,
     output: Annotated[Path, typer.Option("--output", "-o", help="File for the generator (.onnx).")],
     as_json: AsJson = False,
 ) -> None:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cpaan.cli.output import AsJson, answer
+from cpaan.cli.options import AsJson, Device, Part, Seed
+from cpaan.cli.output import answer
 from cpaan.cli.status import doing
 from cpaan.errors import InputError
 
@@ -70,7 +71,7 @@ def fit(
     setup: Annotated[
         Path | None, typer.Option(help="JSON with the base and the novel classes: train on the base classes alone.")
     ] = None,
-    part: Annotated[int | None, typer.Option(help="1 or 2: the part of the official label_idx.json.")] = None,
+    part: Part = None,
     novel: Annotated[
         Path | None,
         typer.Option(
@@ -102,8 +103,8 @@ def fit(
             "--reservoir 0, and 100 for others."
         ),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Decides every random draw.")] = 0,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")] = "auto",
+    seed: Seed = 0,
+    device: Device = "auto",
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on with a training that was interrupted; begin where there is none.")
     ] = False,

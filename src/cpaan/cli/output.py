@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import typer
 from rich.console import Console, RenderableType
@@ -19,9 +19,6 @@ from cpaan.errors import InputError
 
 if TYPE_CHECKING:
     from cpaan.training.progress import Progress
-
-
-AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 
 
 def answer(text: str, facts: Any, as_json: bool) -> None:

@@ -6,7 +6,8 @@ from typing import Annotated, Any
 
 import typer
 
-from cpaan.cli.output import AsJson, answer
+from cpaan.cli.options import AsJson, Reference
+from cpaan.cli.output import answer
 from cpaan.cli.status import doing
 from cpaan.errors import InputError
 from cpaan.extras import missing_extra
@@ -18,7 +19,7 @@ def report(
     figures: Annotated[
         Path | None, typer.Option(help="Folder for the figures as PDF and PNG as well; takes the extra report.")
     ] = None,
-    reference: Annotated[str | None, typer.Option(help="Method to take differences to; the first by default.")] = None,
+    reference: Reference = None,
     measure: Annotated[str, typer.Option(help="top5 or top1, the one that is shown first.")] = "top5",
     images: Annotated[
         Path | None, typer.Option(help="Images of the bank (folders or tars): shows them when a point is pointed at.")

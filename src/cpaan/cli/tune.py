@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cpaan.cli.options import STOPPED
-from cpaan.cli.output import AsJson, answer
+from cpaan.cli.options import STOPPED, AsJson, Bank, Device, Part, Setup, Shots
+from cpaan.cli.output import answer
 from cpaan.cli.status import doing
 
 if TYPE_CHECKING:
@@ -17,8 +17,8 @@ SHOWN = 5
 
 
 def tune(
-    bank: Annotated[Path, typer.Argument(help="Features of all classes (.npz, .h5, .safetensors or .parquet).")],
-    setup: Annotated[Path, typer.Option(help="JSON with the base and the novel classes.")],
+    bank: Bank,
+    setup: Setup,
     output: Annotated[
         Path, typer.Option("--output", "-o", help="File of the study; one that is there goes on, and can be shared.")
     ],
@@ -36,14 +36,14 @@ def tune(
     ] = None,
     classifier: Annotated[str, typer.Option(help="Final classifier: linear, cosine or nearest-prototype.")] = "linear",
     normalize: Annotated[str, typer.Option(help="none, l2 or center-l2.")] = "none",
-    shots: Annotated[str, typer.Option(help="Numbers of shots, separated by commas.")] = "1,5",
+    shots: Shots = "1,5",
     folds: Annotated[int, typer.Option(help="Parts of the base classes, each held out once.")] = 4,
     draws: Annotated[int, typer.Option(help="Draws of the shots in each fold.")] = 3,
     confirm: Annotated[bool, typer.Option(help="Measure the best setting again, on other folds, in the end.")] = True,
     seed: Annotated[int, typer.Option(help="Decides folds, networks and shots.")] = 0,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")] = "auto",
+    device: Device = "auto",
     test: Annotated[Path | None, typer.Option(help="A second file, with the test examples; they are not used.")] = None,
-    part: Annotated[int | None, typer.Option(help="1 or 2: the part of the official label_idx.json.")] = None,
+    part: Part = None,
     as_json: AsJson = False,
 ) -> None:
     """Find better numbers of a recipe on base classes held out as if novel.
