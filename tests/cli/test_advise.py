@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner, Result
 
+from cpaan.augmenters.advice import Advice, Prediction
 from cpaan.cli.app import app
 from cpaan.data.feature_set import FeatureSet
 from cpaan.data.files import write_features
@@ -61,3 +62,17 @@ def test_what_cannot_be_predicted_is_refused(bank: Path) -> None:
     assert "needs 6 base classes" in " ".join(few.stderr.split())
     none = advise(bank, "--setup", bank.parent / "setup.json", "--rounds", 0)
     assert none.exit_code == 2
+
+
+def test_an_unbounded_interval_is_null_for_programs(bank: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One fold leaves an interval without bounds, and JSON has no infinity."""
+    unknown = Prediction(1.0, -np.inf, np.inf)
+    found = Advice(1.0, (1,), (unknown,), (unknown,), (unknown,), (unknown,))
+    monkeypatch.setattr("cpaan.augmenters.advice.advise_on", lambda *_, **__: found)
+    result = advise(bank, "--setup", bank.parent / "setup.json", "--json")
+
+    def refuse(constant: str) -> None:
+        raise AssertionError(f"{constant} is not JSON")
+
+    printed = json.loads(result.stdout, parse_constant=refuse)
+    assert printed["lsl"] == [{"gain": 1.0, "low": None, "high": None, "verdict": "cannot tell"}]

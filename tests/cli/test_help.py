@@ -1,5 +1,6 @@
 """What the command line says of itself: examples, exit codes, completion, and `python -m cpaan`."""
 
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -21,6 +22,13 @@ def commands(name: str, command: Any) -> Iterator[tuple[str, Any]]:
 
 
 COMMANDS = dict(commands("cpaan", typer.main.get_command(app)))
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_loses_no_word_in_brackets(name: str) -> None:
+    """Typer takes [word] for markup and leaves it out."""
+    texts = [COMMANDS[name].help, *(getattr(parameter, "help", None) or "" for parameter in COMMANDS[name].params)]
+    assert not [text for text in texts if re.search(r"\[\w+\]", text)]
 
 
 @pytest.mark.parametrize("name", COMMANDS)

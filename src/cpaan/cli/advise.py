@@ -1,11 +1,12 @@
 """The command that tells what synthetic examples are worth before any are made."""
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from cpaan.cli.options import AsJson, Bank, Part, Seed, Setup
+from cpaan.cli.output import answer
 from cpaan.cli.status import doing
 
 if TYPE_CHECKING:
@@ -18,13 +19,13 @@ MOST_EXAMPLES = 100
 
 
 def advise(
-    bank: Annotated[Path, typer.Argument(help="Features of all classes (.npz, .h5, .safetensors or .parquet).")],
-    setup: Annotated[Path, typer.Option(help="JSON with the base and the novel classes.")],
+    bank: Bank,
+    setup: Setup,
     test: Annotated[Path | None, typer.Option(help="Features of the test examples, if not in the bank.")] = None,
-    part: Annotated[int | None, typer.Option(help="1 or 2: the part of the official label_idx.json.")] = None,
+    part: Part = None,
     rounds: Annotated[int, typer.Option(help="How often base classes are parted into four folds.")] = 5,
-    seed: Annotated[int, typer.Option(help="Decides every random draw.")] = 0,
-    as_json: Annotated[bool, typer.Option("--json", help="As an object, for programs.")] = False,
+    seed: Seed = 0,
+    as_json: AsJson = False,
 ) -> None:
     """Tell how much synthetic examples are expected to gain, from base classes held out as if novel.
 
@@ -40,7 +41,7 @@ def advise(
     data = load_benchmark(bank, setup, test=test, part=part)
     doing("holding base classes out as if novel")
     advice = advise_on(data.base_train, _known_novel(data), rounds=rounds, seed=seed)
-    typer.echo(json.dumps(_as_object(advice), indent=1) if as_json else _as_text(advice))
+    answer(_as_text(advice), _as_object(advice), as_json)
 
 
 def _known_novel(data: "BenchmarkData") -> "FeatureSet":

@@ -13,14 +13,14 @@ from cpaan.cli.bench import ablate, bench, methods, table
 from cpaan.cli.classify import add_classes, predict
 from cpaan.cli.files import convert, export
 from cpaan.cli.fit import fit
-from cpaan.cli.images import STOPPED, backbone_app, features_app
-from cpaan.cli.output import AsJson, answer
+from cpaan.cli.images import backbone_app, features_app
+from cpaan.cli.options import STOPPED, USAGE_ERROR, AsJson, Device, Model, Seed
+from cpaan.cli.output import answer
 from cpaan.cli.report import report
 from cpaan.cli.status import doing, status_line
 from cpaan.cli.tune import tune
 from cpaan.errors import InputError
 
-USAGE_ERROR = 2
 EPILOG = """\
 Example: cpaan fit bank.npz --setup setup.json -o model
 
@@ -97,7 +97,7 @@ def options(
 @app.command()
 def demo(
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the pictures and the table.")] = Path("demo"),
-    seed: Annotated[int, typer.Option(help="Decides every random draw.")] = 0,
+    seed: Seed = 0,
     as_json: AsJson = False,
 ) -> None:
     """Show what it does: a spiral, imagined letters, and a table. One to two minutes on two cores.
@@ -129,7 +129,7 @@ app.command()(predict)
 
 @app.command()
 def augment(
-    model: Annotated[Path, typer.Argument(help="Folder of a model.")],
+    model: Model,
     novel: Annotated[Path, typer.Argument(help="The few examples of the novel classes (.npz).")],
     output: Annotated[Path, typer.Option("--output", "-o", help="File for the synthetic examples (.npz).")],
     per_class: Annotated[
@@ -137,7 +137,7 @@ def augment(
         typer.Option(help="Synthetic examples per class; by default up to the average size of a base class."),
     ] = None,
     seed: Annotated[int | None, typer.Option(help="Another draw than the model's own seed gives.")] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")] = "auto",
+    device: Device = "auto",
     as_json: AsJson = False,
 ) -> None:
     """Make synthetic examples of novel classes; the file holds only these.

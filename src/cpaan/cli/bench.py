@@ -1,14 +1,12 @@
-"""The commands of the benchmark.
-
-The command that shows what each part of the method is worth.
-"""
+"""The commands of the benchmark: methods, bench, table and ablate."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cpaan.cli.output import AsJson, answer
+from cpaan.cli.options import AsJson, Bank, Device, Part, PrintedMeasure, Reference, SeedButShots, Setup, Shots
+from cpaan.cli.output import answer
 from cpaan.cli.status import doing
 from cpaan.errors import InputError
 
@@ -20,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def methods(
-    as_json: Annotated[bool, typer.Option("--json", help="As a list of objects, for programs.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """List the methods that `cpaan bench` knows.
 
@@ -46,7 +44,7 @@ def bench(
         "nearest-prototype,ccov-gan"
     ),
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Folder of the run.")] = None,
-    shots: Annotated[str, typer.Option(help="Numbers of shots, separated by commas.")] = "1,2,5,10,20",
+    shots: Shots = "1,2,5,10,20",
     trials: Annotated[int, typer.Option(help="Draws of the shots.")] = 5,
     classifier: Annotated[
         str, typer.Option(help="Final classifier after generation: any of cpaan methods that makes no examples.")
@@ -57,13 +55,13 @@ def bench(
         list[str] | None,
         typer.Option("--set", metavar="NAME=VALUE", help="Change a number of all methods that have it."),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Decides every random draw but the shots.")] = 0,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")] = "auto",
+    seed: SeedButShots = 0,
+    device: Device = "auto",
     test: Annotated[Path | None, typer.Option(help="A second file, with the test examples.")] = None,
     splits: Annotated[list[Path] | None, typer.Option(help="The benchmark's split files, one for each trial.")] = None,
-    part: Annotated[int | None, typer.Option(help="1 or 2: the part of the official label_idx.json.")] = None,
-    reference: Annotated[str | None, typer.Option(help="Method to take differences to; the first by default.")] = None,
-    measure: Annotated[str, typer.Option(help="top5 or top1, in the printed tables.")] = "top5",
+    part: Part = None,
+    reference: Reference = None,
+    measure: PrintedMeasure = "top5",
     jobs: Annotated[int, typer.Option(help="Processes on this machine.")] = 1,
     scheduler: Annotated[str | None, typer.Option(help="Address of a Dask scheduler to do the cells.")] = None,
     representation: Annotated[
@@ -171,7 +169,7 @@ def _figures(rows: list[dict[str, Any]], measure: str) -> list[dict[str, Any]]:
 
 def table(
     runs: Annotated[list[Path], typer.Argument(help="Folders of benchmark runs.")],
-    reference: Annotated[str | None, typer.Option(help="Method to take differences to; the first by default.")] = None,
+    reference: Reference = None,
     measure: Annotated[str, typer.Option(help="top5 or top1.")] = "top5",
     as_json: AsJson = False,
 ) -> None:
@@ -192,14 +190,14 @@ def require_measure(measure: str) -> None:
 
 
 def ablate(
-    bank: Annotated[Path, typer.Argument(help="Features of all classes (.npz, .h5, .safetensors or .parquet).")],
-    setup: Annotated[Path, typer.Option(help="JSON with the base and the novel classes.")],
+    bank: Bank,
+    setup: Setup,
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder of the runs.")],
     groups: Annotated[
         str, typer.Option(help="neighborhood, losses, departures or spread, separated by commas.")
     ] = "neighborhood,losses,departures,spread",
     method: Annotated[str, typer.Option(help="The variant that is varied.")] = "ccov-gan",
-    shots: Annotated[str, typer.Option(help="Numbers of shots, separated by commas.")] = "1,5,20",
+    shots: Shots = "1,5,20",
     trials: Annotated[int, typer.Option(help="Draws of the shots.")] = 5,
     classifier: Annotated[str, typer.Option(help="Final classifier after generation.")] = "linear",
     normalize: Annotated[str, typer.Option(help="none, l2 or center-l2.")] = "none",
@@ -207,9 +205,9 @@ def ablate(
     number: Annotated[
         list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Change a number in all runs.")
     ] = None,
-    seed: Annotated[int, typer.Option(help="Decides every random draw but the shots.")] = 0,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")] = "auto",
-    measure: Annotated[str, typer.Option(help="top5 or top1, in the printed tables.")] = "top1",
+    seed: SeedButShots = 0,
+    device: Device = "auto",
+    measure: PrintedMeasure = "top1",
     jobs: Annotated[int, typer.Option(help="Processes on this machine.")] = 1,
     as_json: AsJson = False,
 ) -> None:

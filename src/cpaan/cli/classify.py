@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cpaan.cli.output import AsJson, answer
+from cpaan.cli.options import AsJson, Device
+from cpaan.cli.output import answer
 from cpaan.cli.status import doing
 from cpaan.errors import InputError
 
@@ -19,7 +20,7 @@ def add_classes(
     model: Annotated[Path, typer.Argument(help="Folder of a model, of cpaan fit or cpaan add-classes.")],
     new: Annotated[Path, typer.Argument(help="The few examples of the new classes (.npz); test rows are left out.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the model that knows them.")],
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")] = "auto",
+    device: Device = "auto",
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace a model that is there, which may be MODEL itself.")
     ] = False,
@@ -76,7 +77,7 @@ def predict(
     proba: Annotated[
         bool, typer.Option("--proba", help="The probability of every class: row, label, and p(NAME) for each class.")
     ] = False,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")] = "auto",
+    device: Device = "auto",
     as_json: AsJson = False,
 ) -> None:
     """Name the class of each example, base or added. Writes lines of: row (from 0), label.

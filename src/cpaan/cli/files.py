@@ -1,16 +1,12 @@
-"""The command that writes a file of features in another format.
-
-The command that writes a model's generator for use without torch.
-
-What a model or a file of features holds, in words; read without loading torch.
-"""
+"""The commands about files: convert features, export a generator, and describe what a file or a model holds."""
 
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from cpaan.cli.output import AsJson, answer
+from cpaan.cli.options import AsJson, Model
+from cpaan.cli.output import answer
 from cpaan.cli.status import doing
 from cpaan.errors import InputError
 
@@ -58,11 +54,11 @@ def convert(
 
 
 def export(
-    model: Annotated[Path, typer.Argument(help="Folder of a model.")],
+    model: Model,
     output: Annotated[Path, typer.Option("--output", "-o", help="File for the generator (.onnx).")],
     as_json: AsJson = False,
 ) -> None:
-    """Write the generator of a model as an ONNX file, which needs neither cpaan nor torch; needs cpaan[onnx].
+    """Write the generator of a model as an ONNX file, which runs without cpaan and torch. Takes the extra onnx.
 
     Its inputs example, source and target are an example of a base class, the mean of that class and the mean of a
     novel class, in your own units; any number of rows at a time.

@@ -1,7 +1,4 @@
-"""The command that trains on base classes.
-
-The folder of a model that is being trained: what is there, and what may be done with it.
-"""
+"""The command that trains on base classes, and what it may do with the folder of a model."""
 
 import shutil
 from collections.abc import Iterator
@@ -11,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cpaan.cli.output import AsJson, answer
+from cpaan.cli.options import AsJson, Device, Part, Seed
+from cpaan.cli.output import answer
 from cpaan.cli.status import doing
 from cpaan.errors import InputError
 
@@ -25,17 +23,7 @@ _CLASSIFIER = "classifier"
 
 
 def is_trained(output: Path, augmenter: Any, *, alone: bool, resume: bool, overwrite: bool) -> bool:
-    """Tell whether there is nothing left to do; refuse a folder that must not be written to.
-
-    Parameters
-    ----------
-    output : the folder, which no other process writes to
-    augmenter : as it is to be trained
-    alone : whether it is saved without a classifier
-    resume : whether a training that is there goes on
-    overwrite : whether a model that is there may be replaced; a training that was interrupted goes on nevertheless
-        where that is asked for
-    """
+    """Tell whether there is nothing left to do; refuse a folder that must not be written to."""
     from cpaan.data.folders import CONFIG, LOCK, TENSORS, remove_leftovers, require_model_folder
     from cpaan.training.checkpoints import list_checkpoints
 
@@ -83,7 +71,7 @@ def fit(
     setup: Annotated[
         Path | None, typer.Option(help="JSON with the base and the novel classes: train on the base classes alone.")
     ] = None,
-    part: Annotated[int | None, typer.Option(help="1 or 2: the part of the official label_idx.json.")] = None,
+    part: Part = None,
     novel: Annotated[
         Path | None,
         typer.Option(
@@ -115,8 +103,8 @@ def fit(
             "--reservoir 0, and 100 for others."
         ),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Decides every random draw.")] = 0,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")] = "auto",
+    seed: Seed = 0,
+    device: Device = "auto",
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on with a training that was interrupted; begin where there is none.")
     ] = False,

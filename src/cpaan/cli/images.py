@@ -1,7 +1,4 @@
-"""The commands that train a backbone on images.
-
-The commands that make files of features.
-"""
+"""The commands that train a backbone on images and extract features with it."""
 
 import os
 from pathlib import Path
@@ -9,15 +6,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cpaan.cli.output import AsJson, answer
+from cpaan.cli.options import STOPPED, AsJson, Device, Seed
+from cpaan.cli.output import answer
 from cpaan.cli.status import doing
 from cpaan.errors import InputError
 
 if TYPE_CHECKING:
     from cpaan.representations.recipe import BackboneSettings
 
-
-STOPPED = 130
 
 backbone_app = typer.Typer(
     no_args_is_help=True, epilog="Example: cpaan backbone train images --setup setup.json -o backbone"
@@ -51,8 +47,8 @@ def train(
     accumulate: Annotated[int, typer.Option(help="Parts of a batch that a process takes one after the other.")] = 1,
     cache: Annotated[str, typer.Option(help="Hold all pixels in memory: auto, always or never.")] = "auto",
     on_bad: Annotated[str, typer.Option(help="refuse or skip images that cannot be read.")] = "refuse",
-    seed: Annotated[int, typer.Option(help="Decides every random draw.")] = 0,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")] = "auto",
+    seed: Seed = 0,
+    device: Device = "auto",
     resume: Annotated[bool, typer.Option("--resume", help="Go on from the last checkpoint.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a backbone that is there.")] = False,
     as_json: AsJson = False,
@@ -195,7 +191,7 @@ def extract(
     workers: Annotated[int | None, typer.Option(help="Processes that decode images; all cores but one.")] = None,
     on_bad: Annotated[str, typer.Option(help="refuse or skip images that cannot be read.")] = "refuse",
     dtype: Annotated[str, typer.Option(help="float32 or float16.")] = "float32",
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")] = "auto",
+    device: Device = "auto",
     as_json: AsJson = False,
 ) -> None:
     """Turn images into features. An extraction that was interrupted goes on where it stopped.

@@ -1,11 +1,26 @@
-"""Lists given as one word: methods and numbers of shots.
+"""Options that commands share, how they are parsed, and exit codes."""
 
-Numbers given as NAME=VALUE.
-"""
+from pathlib import Path
+from typing import Annotated, Any, TypeAlias
 
-from typing import Any
+import typer
 
 from cpaan.errors import InputError
+
+USAGE_ERROR = 2
+STOPPED = 130  # what a shell reports after Ctrl-C
+
+AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+Device: TypeAlias = Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")]
+Seed: TypeAlias = Annotated[int, typer.Option(help="Decides every random draw.")]
+SeedButShots: TypeAlias = Annotated[int, typer.Option(help="Decides every random draw but the shots.")]
+Part: TypeAlias = Annotated[int | None, typer.Option(help="1 or 2: the part of the official label_idx.json.")]
+Setup: TypeAlias = Annotated[Path, typer.Option(help="JSON with the base and the novel classes.")]
+Bank: TypeAlias = Annotated[Path, typer.Argument(help="Features of all classes (.npz, .h5, .safetensors or .parquet).")]
+PrintedMeasure: TypeAlias = Annotated[str, typer.Option(help="top5 or top1, in the printed tables.")]
+Reference: TypeAlias = Annotated[str | None, typer.Option(help="Method to take differences to; the first by default.")]
+Model: TypeAlias = Annotated[Path, typer.Argument(help="Folder of a model.")]
+Shots: TypeAlias = Annotated[str, typer.Option(help="Numbers of shots, separated by commas.")]
 
 
 def parse_methods(text: str) -> tuple[tuple[str, ...], str | None]:

@@ -1,9 +1,4 @@
-"""What a command prints: a line for people, or an object for programs.
-
-Progress bars with losses and the remaining time.
-
-The option --log.
-"""
+"""What commands print: an answer for people or as JSON, progress bars, and the option --log."""
 
 import json
 import math
@@ -11,7 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import typer
 from rich.console import Console, RenderableType
@@ -24,9 +19,6 @@ from cpaan.errors import InputError
 
 if TYPE_CHECKING:
     from cpaan.training.progress import Progress
-
-
-AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="Print an object, for programs.")]
 
 
 def answer(text: str, facts: Any, as_json: bool) -> None:

@@ -6,7 +6,8 @@ from typing import Annotated, Any
 
 import typer
 
-from cpaan.cli.output import AsJson, answer
+from cpaan.cli.options import AsJson, Reference
+from cpaan.cli.output import answer
 from cpaan.cli.status import doing
 from cpaan.errors import InputError
 from cpaan.extras import missing_extra
@@ -16,9 +17,9 @@ def report(
     runs: Annotated[list[Path], typer.Argument(help="Folders of benchmark runs; several are compared.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="File of the page.")] = Path("report.html"),
     figures: Annotated[
-        Path | None, typer.Option(help="Folder for the figures as PDF and PNG as well; needs cpaan[report].")
+        Path | None, typer.Option(help="Folder for the figures as PDF and PNG as well; takes the extra report.")
     ] = None,
-    reference: Annotated[str | None, typer.Option(help="Method to take differences to; the first by default.")] = None,
+    reference: Reference = None,
     measure: Annotated[str, typer.Option(help="top5 or top1, the one that is shown first.")] = "top5",
     images: Annotated[
         Path | None, typer.Option(help="Images of the bank (folders or tars): shows them when a point is pointed at.")

@@ -1,11 +1,12 @@
 """The command that tunes the numbers of a recipe."""
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from cpaan.cli.options import STOPPED, AsJson, Bank, Device, Part, Setup, Shots
+from cpaan.cli.output import answer
 from cpaan.cli.status import doing
 
 if TYPE_CHECKING:
@@ -13,12 +14,11 @@ if TYPE_CHECKING:
     from cpaan.evaluation.tuning import Setting, Tuning
 
 SHOWN = 5
-INTERRUPTED = 130  # as a shell says it of what Ctrl-C ended
 
 
 def tune(
-    bank: Annotated[Path, typer.Argument(help="Features of all classes (.npz, .h5, .safetensors or .parquet).")],
-    setup: Annotated[Path, typer.Option(help="JSON with the base and the novel classes.")],
+    bank: Bank,
+    setup: Setup,
     output: Annotated[
         Path, typer.Option("--output", "-o", help="File of the study; one that is there goes on, and can be shared.")
     ],
@@ -36,15 +36,15 @@ def tune(
     ] = None,
     classifier: Annotated[str, typer.Option(help="Final classifier: linear, cosine or nearest-prototype.")] = "linear",
     normalize: Annotated[str, typer.Option(help="none, l2 or center-l2.")] = "none",
-    shots: Annotated[str, typer.Option(help="Numbers of shots, separated by commas.")] = "1,5",
+    shots: Shots = "1,5",
     folds: Annotated[int, typer.Option(help="Parts of the base classes, each held out once.")] = 4,
     draws: Annotated[int, typer.Option(help="Draws of the shots in each fold.")] = 3,
     confirm: Annotated[bool, typer.Option(help="Measure the best setting again, on other folds, in the end.")] = True,
     seed: Annotated[int, typer.Option(help="Decides folds, networks and shots.")] = 0,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")] = "auto",
+    device: Device = "auto",
     test: Annotated[Path | None, typer.Option(help="A second file, with the test examples; they are not used.")] = None,
-    part: Annotated[int | None, typer.Option(help="1 or 2: the part of the official label_idx.json.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="As an object, for programs.")] = False,
+    part: Part = None,
+    as_json: AsJson = False,
 ) -> None:
     """Find better numbers of a recipe on base classes held out as if novel.
 
@@ -87,10 +87,10 @@ def tune(
     except KeyboardInterrupt:
         found, interrupted = read_tuning(open_study(output)), True
     own = {name: getattr(plan.own, name) for name in _tried(found)}
-    typer.echo(json.dumps(_as_object(found, own), indent=1) if as_json else _as_text(found, own))
+    answer(_as_text(found, own), _as_object(found, own), as_json)
     if interrupted:
         typer.echo(f"stopped; the same command goes on with {output}", err=True)
-        raise typer.Exit(INTERRUPTED)
+        raise typer.Exit(STOPPED)
 
 
 def _tried(found: "Tuning") -> list[str]:

@@ -86,15 +86,7 @@ class Figures:
 
 
 def measure(title: str, pickled: bytes | None, seed: int, bars: Bars) -> Figures:
-    """Train the final classifier on base, shots and synthetic examples, for all shots and trials.
-
-    Parameters
-    ----------
-    title : what the method is called
-    pickled : its augmenter, if it has one
-    seed : decides every random draw
-    bars : shows the progress
-    """
+    """Train the final classifier on base, shots and synthetic examples, for all shots and trials."""
     task = glyph_task(seed)
     augmenter: CPAAN | None = None if pickled is None else pickle.loads(pickled)
     tell, total = bars.count(f"classifying, {title}", "classifiers"), len(SHOTS) * TRIALS

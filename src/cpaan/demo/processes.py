@@ -44,13 +44,7 @@ def load_ahead() -> None:
 
 @contextmanager
 def side_by_side(bars: "Bars", processes: int) -> Iterator[Submit]:
-    """Compute what is submitted in so many processes, the first first; with one, in this process when it is asked for.
-
-    Parameters
-    ----------
-    bars : shows the progress of all of them
-    processes : how many there are
-    """
+    """Compute what is submitted in so many processes, in order; with one, in this one when a result is asked for."""
     if processes == 1:
         yield lambda function, *arguments: cache(partial(_on_one_thread, function, *arguments, bars))
         return

@@ -47,16 +47,7 @@ class DemoResult:
 
 
 def run_demo(folder: Path, seed: int, bars: Bars, say: Say, processes: int = PROCESSES) -> DemoResult:
-    """Run the demonstration and write `spiral` and `glyphs` as PNG and PDF, `table.md` and `table.csv`.
-
-    Parameters
-    ----------
-    folder : made if it is missing
-    seed : decides every random draw
-    bars : shows the progress
-    say : told where each picture is as soon as it is there
-    processes : that share the work, which changes nothing in the result
-    """
+    """Run the demonstration and write `spiral` and `glyphs` as PNG and PDF, `table.md` and `table.csv`."""
     _make_folder(folder)
     with side_by_side(bars, processes) as submit:
         # What takes longest is begun first, so that in the end no process waits long for another.

@@ -1,14 +1,11 @@
-"""One novel class with its nearest base classes in the plane: what the concept figures are drawn from.
+"""The concept figures, drawn from a run: one novel class and its nearest base classes in the plane.
 
-How two methods fill a novel class, drawn from a run (after the paper's Figure 2).
+`translation_figure` (after the paper's Figure 2): (a) one known example of a novel class among base classes; (b)
+Feature Hallucination applies to it what leads from one base example to another; (c) CP-AAN translates examples of
+related base classes.
 
-(a) one known example of a novel class among base classes; (b) Feature Hallucination applies to it what leads from one
-base example to another; (c) CP-AAN translates examples of related base classes.
-
-Why covariance matters with one example, drawn from a run (after the paper's Figure 4).
-
-(a) one example says nothing of how its class varies: all these covariances, of base classes of the same bank, fit it;
-(b) related classes vary alike, so that theirs are a good guess.
+`covariance_figure` (after the paper's Figure 4): (a) one example does not show how its class varies: the covariances
+of all base classes fit it; (b) related classes vary alike, so theirs are a good guess.
 """
 
 from dataclasses import dataclass
@@ -32,35 +29,19 @@ DEVIATIONS = 2.0  # of an ellipse: what it encloses of a Gaussian in the plane i
 
 @dataclass(frozen=True, eq=False)
 class ClassView:
-    """Projections of a novel class and of base classes on a plane.
+    """Projections of a novel class and of base classes on a plane."""
 
-    Attributes
-    ----------
-    name : of the novel class
-    base_names : of the base classes nearest to it
-    real, shots : points of the novel class
-    base : points of each of these base classes
-    others : points of base classes that are nearest to other novel classes
-    made : points that each method made
-    """
-
-    name: str
-    base_names: tuple[str, ...]
-    real: Points
+    name: str  # of the novel class
+    base_names: tuple[str, ...]  # of the base classes nearest to it
+    real: Points  # real, shots: points of the novel class
     shots: Points
-    base: tuple[Points, ...]
-    others: tuple[Points, ...]
-    made: dict[str, Points]
+    base: tuple[Points, ...]  # points of each of these base classes
+    others: tuple[Points, ...]  # points of base classes that are nearest to other novel classes
+    made: dict[str, Points]  # points that each method made
 
 
 def class_view(sample: Sample, name: str | None = None) -> ClassView:
-    """Look at one novel class and where its nearest base classes lie: on the plane in which they differ most.
-
-    Parameters
-    ----------
-    sample : of a run
-    name : of a class of the sample; by default the one whose shots are most typical of it
-    """
+    """Look at one novel class and where its nearest base classes lie: on the plane in which they differ most."""
     index = _index(sample.real, name)
     own, related, _ = _parts(sample.real, index)
     shown = np.concatenate([own, *related])
@@ -72,11 +53,6 @@ def variation_view(sample: Sample, name: str | None = None) -> ClassView:
     """Look at how one novel class and base classes vary: on the plane in which all of them do so most.
 
     The origin is the centre of the novel class; base classes are moved there.
-
-    Parameters
-    ----------
-    sample : of a run
-    name : of a class of the sample; by default the one whose shots are most typical of it
     """
     index = _index(sample.real, name)
     own, related, others = _parts(sample.real, index)
@@ -158,13 +134,7 @@ _PALE, _STRONG = 0.3, 0.85
 
 
 def translation_figure(view: ClassView, hallucination: str, translation: str) -> Figure:
-    """Draw the known, what Feature Hallucination makes of it, and what CP-AAN makes of it.
-
-    Parameters
-    ----------
-    view : of a novel class
-    hallucination, translation : the two methods, by their names in the run
-    """
+    """Draw the known, what Feature Hallucination makes of it, and what CP-AAN makes of it."""
     figure = new_figure(9.6, 3.7)
     known, left, right = figure.subplots(1, 3, sharex=True, sharey=True)
     for ax in (known, left, right):
@@ -233,13 +203,7 @@ CANDIDATES = 6
 
 
 def covariance_figure(view: ClassView, method: str) -> Figure:
-    """Draw candidates for the covariance of a class of which one example is known, and those of related classes.
-
-    Parameters
-    ----------
-    view : of how a novel class and base classes vary
-    method : that preserves covariance, by its name in the run
-    """
+    """Draw candidates for the covariance of a class of which one example is known, and those of related classes."""
     figure = new_figure(7.6, 4.2)
     many, few = figure.subplots(1, 2, sharex=True, sharey=True)
     shot = view.shots.mean(0)

@@ -1,7 +1,4 @@
-"""What every figure has in common: colours that colour-blind readers can tell apart, and how it is written.
-
-Text of strangers on a page: what cannot be seen is made visible.
-"""
+"""Colours, looks and writing that all figures share, and text by strangers made readable."""
 
 import math
 import unicodedata

@@ -1,17 +1,4 @@
-"""Accuracy against shots, for every method, with intervals.
-
-Accuracy against diversity, with the diversity of real examples marked (the paper's Figure 5b).
-
-Losses during training.
-
-The neighbourhood α as a heat map: which base class lends how much to which novel class.
-
-The gain of neighbourhood batch sampling, as the paper's Figure 5a shows it.
-
-The spiral figure: raw data and what each variant makes of it, as the paper's Figure 3 shows it.
-
-The glyph figure: the one real example of a character beside what generators imagine.
-"""
+"""Figures of runs (accuracy, diversity, losses, neighbourhood, ablation), and of the spiral and the glyphs."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -146,13 +133,7 @@ _LONGEST = 26
 
 
 def similarity_figure(alpha: NDArray[np.floating], novel: Sequence[str], base: Sequence[str]) -> Figure:
-    """Draw α with the names of its classes.
-
-    Parameters
-    ----------
-    alpha : of shape (novel classes, base classes)
-    novel, base : names of rows and columns
-    """
+    """Draw α with the names of its classes."""
     # Base classes in the order of the novel class to which they lend most: what belongs together lies together.
     order = np.argsort(alpha.argmax(axis=0), kind="stable")
     figure = new_figure(2.4 + 0.16 * len(base), 1.4 + 0.145 * len(novel))
@@ -176,12 +157,7 @@ def _clipped(name: str) -> str:
 
 
 def ablation_figure(gains: Sequence[Gain]) -> Figure:
-    """Draw the gain of every strategy over none, against shots; a row for each method and representation.
-
-    Parameters
-    ----------
-    gains : of one measure, see `cpaan.reporting.results.neighborhood_gains`
-    """
+    """Draw the gain of every strategy over none, against shots; a row for each method and representation."""
     rows = list(dict.fromkeys((gain["method"], gain["representation"]) for gain in gains))
     strategies = list(dict.fromkeys(gain["strategy"] for gain in gains))
     shots = sorted({gain["shots"] for gain in gains})
@@ -268,15 +244,7 @@ def _draw_points(ax: Axes, points: FeatureSet, *, size: float, strength: float, 
 
 
 def glyph_figure(shots: FeatureSet, made: Mapping[str, FeatureSet], characters: Sequence[str], number: int) -> Figure:
-    """Draw a row for each character: its only example, then `number` synthetic ones of each generator.
-
-    Parameters
-    ----------
-    shots : one image per character, as square rows of pixels
-    made : synthetic images, by the name of their generator
-    characters : which to show, in this order
-    number : synthetic images of each generator
-    """
+    """Draw a row for each character: its only example, then `number` synthetic ones of each generator."""
     figure = new_figure(0.62 * (2 + number * len(made)), 0.62 * len(characters) + 0.6)
     panels = figure.subplots(1, 1 + len(made), width_ratios=[1, *([number] * len(made))], squeeze=False)[0]
     real = [_row(shots.of_class(name), 1) for name in characters]

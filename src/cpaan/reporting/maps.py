@@ -1,6 +1,4 @@
-"""Real, known and synthetic features in the plane, generators side by side (the paper's Figure 5c to 5e).
-
-A map of features in two dimensions, the same for all generators, by t-SNE.
+"""Maps of real, known and synthetic features in the plane, generators side by side (the paper's Figure 5c to 5e).
 
 L. van der Maaten and G. Hinton, *Visualizing Data using t-SNE*, JMLR 9, 2008.
 """
@@ -26,30 +24,18 @@ _FEWEST = 8  # points for which a map by neighbours means anything
 
 @dataclass(frozen=True, eq=False)
 class FeatureMap:
-    """Places of points in the unit square, with the index of the class of each.
+    """Places of points in the unit square, with the index of the class of each."""
 
-    Attributes
-    ----------
-    real, shots : places and classes of real points
-    made : the same for what each method made
-    kept, kept_made : rows of the sample that are on the map, of its real examples and of what each method made
-    """
-
-    real: tuple[NDArray[np.float64], Indices]
+    real: tuple[NDArray[np.float64], Indices]  # real, shots: places and classes of real points
     shots: tuple[NDArray[np.float64], Indices]
-    made: dict[str, tuple[NDArray[np.float64], Indices]]
+    made: dict[str, tuple[NDArray[np.float64], Indices]]  # the same for what each method made
+    # kept, kept_made: rows of the sample that are on the map, of its real examples and of what each method made
     kept: Indices
     kept_made: dict[str, Indices]
 
 
 def map_features(sample: Sample, most: int = MOST_POINTS) -> FeatureMap:
-    """Lay out real examples, shots and what every method made together, so that panels can be compared.
-
-    Parameters
-    ----------
-    sample : of a run
-    most : points on the map; of a larger sample every second or third example is taken, of all kinds alike
-    """
+    """Lay out real examples, shots and what every method made together, so that panels can be compared."""
     real = sample.real
     total = len(real.real) + sum(len(made.made) for made in sample.made.values())
     step = -(-total // max(1, most - len(real.shots)))
@@ -109,13 +95,7 @@ MOST_COLUMNS, FEWEST_COLUMNS = 4, 3
 
 
 def map_figure(sample: Sample, places: FeatureMap) -> Figure | None:
-    """Draw a panel for each generator: real features translucent, shots as crosses, synthetic ones as stars.
-
-    Parameters
-    ----------
-    sample : of a run
-    places : of its features, from `cpaan.reporting.maps.map_features`
-    """
+    """Draw a panel for each generator: real features translucent, shots as crosses, synthetic ones as stars."""
     if not places.made:
         return None
     columns = _columns(len(places.made))

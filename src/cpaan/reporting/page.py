@@ -27,16 +27,7 @@ def write_page(
     images: Path | None = None,
     pixels: tuple[int, int] | None = None,
 ) -> int:
-    """Write the report of one or more runs, and give its size in bytes.
-
-    Parameters
-    ----------
-    results : of one or more runs
-    path : file of the page
-    measure : the one that is shown first
-    images : where the images of the bank are, for pictures on the map
-    pixels : height and width of features that are pixels, for the same
-    """
+    """Write the report of one or more runs, and give its size in bytes."""
     content = page_html(results, page_data(results, measure, images, pixels), measure).encode()
     write_atomically(path, content)
     return len(content)

@@ -1,11 +1,4 @@
-"""What the page of a report shows, as plain data: the page's scripts draw it.
-
-How a run can be made again: the command, and the versions that it was made with.
-
-The maps of a page: points with their class and kind, and what is shown when one is pointed at.
-
-What runs found, in a sentence or two.
-"""
+"""What the page of a report shows, as plain data for its scripts: tables, maps, a headline, and how to repeat a run."""
 
 import shlex
 from collections.abc import Sequence
@@ -103,13 +96,7 @@ _SPACES = {"LSL": "among novel classes", "GLSL": "among all classes"}
 
 
 def headline(results: Results, measure: str = "top5") -> list[str]:
-    """Give a sentence or two: the best method with the fewest shots and what it gains, or the best of several runs.
-
-    Parameters
-    ----------
-    results : of one or more runs
-    measure : ``"top5"`` or ``"top1"``
-    """
+    """Give a sentence or two: the best method with the fewest shots and what it gains, or the best of several runs."""
     if len(results.runs) == 1:
         return [_of_run(results, results.runs[0], measure)]
     return [_of_several(results, measure)]
@@ -162,24 +149,13 @@ def _trials(run: RunRecord) -> str:
     return f"mean of {trials} trials with 95 % intervals" if trials > 1 else "one trial"
 
 
-Data_of_page_data = dict[str, Any]
-
-
 def page_data(
     results: Results,
     measure: str = "top5",
     images: Path | None = None,
     pixels: tuple[int, int] | None = None,
-) -> Data_of_page_data:
-    """Gather all that a page shows.
-
-    Parameters
-    ----------
-    results : of one or more runs
-    measure : the one that is shown first
-    images : where the images of the bank are, for pictures on the map
-    pixels : height and width of features that are pixels, for the same
-    """
+) -> Data:
+    """Gather all that a page shows."""
     album = Album()
     maps = [map_data(run, album, images, pixels) for run in results.runs if run.sample is not None]
     return {
@@ -199,7 +175,7 @@ def page_data(
     }
 
 
-def _table(results: Results) -> Data_of_page_data:
+def _table(results: Results) -> Data:
     return {
         "columns": [{"setting": setting, "shots": shots} for setting, shots in results.columns],
         "entries": [{"method": method, "run": label} for method, label in results.entries],
@@ -207,7 +183,7 @@ def _table(results: Results) -> Data_of_page_data:
     }
 
 
-def _measure(results: Results, measure: str) -> Data_of_page_data:
+def _measure(results: Results, measure: str) -> Data:
     accuracy, differences = results.accuracy(measure), results.differences(measure)
     columns = []
     for setting, shots in results.columns:
@@ -230,7 +206,7 @@ def _pair(interval: Interval | None) -> list[float | None] | None:
     return [round(interval.mean, 3), round(interval.half_width, 3) if interval.half_width >= 0 else None]
 
 
-def _diversity(results: Results) -> list[Data_of_page_data]:
+def _diversity(results: Results) -> list[Data]:
     def place(entry: Entry) -> int:
         return results.entries.index(entry)
 
@@ -240,8 +216,8 @@ def _diversity(results: Results) -> list[Data_of_page_data]:
     ]
 
 
-def _losses(run: RunRecord) -> Data_of_page_data:
-    terms: dict[str, list[Data_of_page_data]] = {}
+def _losses(run: RunRecord) -> Data:
+    terms: dict[str, list[Data]] = {}
     for method, history in run.histories.items():
         for term, values in history.items():
             if term != STEPS:
@@ -255,7 +231,7 @@ def _short(values: Sequence[float]) -> list[float | None]:
     return [float(f"{value:.4g}") if abs(value) < float("inf") else None for value in values]
 
 
-def _alphas(run: RunRecord) -> list[Data_of_page_data]:
+def _alphas(run: RunRecord) -> list[Data]:
     return [
         {
             "run": run.label,
@@ -268,7 +244,7 @@ def _alphas(run: RunRecord) -> list[Data_of_page_data]:
     ]
 
 
-def _provenance(run: RunRecord) -> Data_of_page_data:
+def _provenance(run: RunRecord) -> Data:
     return {
         "label": run.label,
         "folder": run.path.resolve().name,

@@ -1,9 +1,4 @@
-"""The figures of several runs, ready to be laid out: accuracies, differences, ranks and diversity.
-
-Runs as a report reads them: results, what they depend on, the sample of features, and how training went.
-
-Neighbourhood batch sampling against none: what runs gain that differ in it alone (the paper's Figure 5a).
-"""
+"""What a report reads from runs: accuracies, differences, ranks, diversity, and the gain of neighbourhood sampling."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -38,28 +33,17 @@ _ROW = ("method", "setting", "shots", "trial", "top1", "top5")
 
 @dataclass(frozen=True, eq=False)
 class RunRecord:
-    """All that a report takes from the folder of a run.
+    """All that a report takes from the folder of a run."""
 
-    Attributes
-    ----------
-    path : the folder
-    label : what the run is called; distinct among the runs of a report, and the representation of its rows
-    config, versions, origin : what results depend on, and the files that the data came from
-    rows : results, by the order of the methods
-    sample : features to draw; None where the run kept none
-    histories : losses by method and term, with the logging steps as ``"episode"``
-    finished : whether every cell is done
-    """
-
-    path: Path
-    label: str
-    config: dict[str, Any]
+    path: Path  # the folder
+    label: str  # what the run is called; distinct among the runs of a report, and the representation of its rows
+    config: dict[str, Any]  # config, versions, origin: what results depend on, and the files that the data came from
     versions: dict[str, str]
     origin: dict[str, Any]
-    rows: list[Row]
-    sample: Sample | None
-    histories: dict[str, History]
-    finished: bool
+    rows: list[Row]  # results, by the order of the methods
+    sample: Sample | None  # features to draw; None where the run kept none
+    histories: dict[str, History]  # losses by method and term, with the logging steps as ``"episode"``
+    finished: bool  # whether every cell is done
 
     @cached_property
     def feature_map(self) -> FeatureMap | None:
@@ -187,16 +171,10 @@ class Diversity:
 
 @dataclass(frozen=True)
 class Results:
-    """Figures of runs, by method and run.
+    """Figures of runs, by method and run."""
 
-    Attributes
-    ----------
-    runs : read from their folders
-    reference : method that differences are taken to, within each run
-    """
-
-    runs: Sequence[RunRecord]
-    reference: str
+    runs: Sequence[RunRecord]  # read from their folders
+    reference: str  # method that differences are taken to, within each run
 
     @classmethod
     def of(cls, runs: Sequence[RunRecord], reference: str | None = None) -> "Results":
@@ -265,19 +243,7 @@ Gain = dict[str, Any]
 
 
 def neighborhood_gains(runs: Sequence[RunRecord], measure: str) -> list[Gain]:
-    """Give the gain of every neighbourhood over the uniform one, paired over trials.
-
-    Parameters
-    ----------
-    runs : those that differ in nothing but ``neighborhood`` and ``neighbors`` from a uniform one are compared to it
-    measure : ``"top5"`` or ``"top1"``
-
-    Returns
-    -------
-    list of dict
-        With representation, method, strategy, setting, shots, measure, and mean and half_width of the gain; empty where
-        there is nothing to compare.
-    """
+    """Give the gain of every neighbourhood over the uniform one, paired over trials."""
     gains = []
     for reference in (run for run in runs if _kind(run) == WITHOUT):
         for run in runs:

@@ -19,14 +19,7 @@ Named = Iterator[tuple[str, Figure | None]]
 
 
 def write_run_figures(results: Results, folder: Path, measure: str = "top5") -> list[Path]:
-    """Write every figure that the runs have the data for, as PDF and PNG.
-
-    Parameters
-    ----------
-    results : of one or more runs
-    folder : made if it is missing
-    measure : ``"top5"`` or ``"top1"``
-    """
+    """Write every figure that the runs have the data for, as PDF and PNG."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -1,9 +1,4 @@
-"""Tables as Markdown.
-
-The tables of a benchmark: the paper's layout, best and second best marked, and differences to a reference.
-
-The tables of runs, made from their folders alone.
-"""
+"""Markdown tables of runs in the paper's layout, with the best marked, and differences to a reference."""
 
 from collections.abc import Sequence
 from typing import Any
