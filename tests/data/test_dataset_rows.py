@@ -9,7 +9,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from cpaan import CPAAN
-from cpaan.data.parquet import features_from
+from cpaan.data.datasets import features_from
 from cpaan.errors import InputError
 
 RNG = np.random.default_rng(0)
