@@ -151,9 +151,9 @@ def test_safetensors_of_others(tmp_path: Path) -> None:
         ({"features": np.ones((2, 2)), "labels": np.zeros(3, int)}, None, r"labels has shape \(3,\) for 2 rows"),
         ({"features": np.ones((2, 2), int), "labels": np.zeros(2, int)}, None, "features is I64"),
         ({"features": np.ones((2, 2)), "labels": np.zeros(2)}, None, "labels is F64"),
-        ({"features": np.ones((1, 2)), "labels": np.zeros(1, int)}, "{", "is no JSON"),
-        ({"features": np.ones((1, 2)), "labels": np.zeros(1, int)}, "[" * 100_000, "is no JSON"),
-        ({"features": np.ones((1, 2)), "labels": np.zeros(1, int)}, '{"a": 1}', "no list of names"),
+        ({"features": np.ones((1, 2)), "labels": np.zeros(1, int)}, "{", "is not JSON|as JSON"),
+        ({"features": np.ones((1, 2)), "labels": np.zeros(1, int)}, "[" * 100_000, "is not JSON|as JSON"),
+        ({"features": np.ones((1, 2)), "labels": np.zeros(1, int)}, '{"a": 1}', "must be a list of names"),
         ({"features": np.ones((1, 2)), "labels": np.ones(1, int)}, '["a"]', "from 0 to 0"),
     ],
 )

@@ -136,8 +136,8 @@ def test_pipes_and_devices_are_refused_at_once(tmp_path: Path) -> None:
         (b'["\\"[", ' + b"[" * 50 + b"]" * 51, "nested deeper than 50"),
         (("[" * 60 + "]" * 60).encode("utf-16"), "nested deeper than 50"),
         (b'{"base": ' * 60 + b"1" + b"}" * 60, "nested deeper than 50"),
-        (b'{"base": ["a"], "novel": [' + b"9" * 5000 + b"]}", "no JSON"),
-        (b"\xff\xfe\x00\xd8", "no JSON"),
+        (b'{"base": ["a"], "novel": [' + b"9" * 5000 + b"]}", "is not JSON"),
+        (b"\xff\xfe\x00\xd8", "is not JSON"),
         (b'{"base": ["a"], "novel": [NaN]}', "missing"),
         (b'{"base": ["a"], "novel": [["b"]]}', "cannot be a class name"),
         (b'{"base": {"a": 1}, "novel": ["b"]}', "give a list"),
@@ -171,7 +171,7 @@ def test_split_files_are_checked_before_they_are_arrays(tmp_path: Path, table: A
         setup = Setup(base=(0,), novel=(1,))
         return load_benchmark(tmp_path / "train.h5", setup, test=tmp_path / "test.h5", splits=[path])
 
-    refused(read, tmp_path / "split.json", "no split file|different lengths")
+    refused(read, tmp_path / "split.json", "not a split file|different lengths")
 
 
 def hdf5(path: Path, **datasets: Any) -> Path:
@@ -385,7 +385,7 @@ def test_what_goes_wrong_names_the_file() -> None:
 
 @pytest.mark.parametrize("name", ["../x", "a/b", "a\\b", "", ".", "..", ".hidden", "C:x", "a\0b", None, 3, ["a"]])
 def test_names_that_lead_out_of_a_folder(name: Any) -> None:
-    with pytest.raises(InputError, match="no plain name"):
+    with pytest.raises(InputError, match="not a plain name"):
         plain_name(name, "config.json")
 
 
@@ -404,7 +404,7 @@ def test_what_does_not_fit_together() -> None:
             require_arrays(values, forms)
     require_counts(np.array([2, 0, 3]), 5, "kept")
     for counts in ([6, -1], [2**62, 2**62, 2**62, 2**62 + 5], [4]):
-        with pytest.raises(InputError, match="does not part 5 rows"):
+        with pytest.raises(InputError, match="must add up to 5 rows"):
             require_counts(np.array(counts), 5, "kept")
     assert positive_number(0, "x", or_zero=True) == 0
     for number in (0, -1, float("nan"), float("inf"), True, "1", None, 10**400):

@@ -1,19 +1,7 @@
-"""Files that appear whole or not at all.
+"""Folders that survive crashes: atomic writes, models, a lock for one writer, checks of output paths.
 
-A model on disk: `model.safetensors` and `config.json` in a folder; nothing is ever unpickled.
-
-The configuration is written last and holds a checksum of the tensors, so a torn model is recognised. It can be read
-without loading torch.
-
-One process at a time writes to a folder.
-
-The lock is the kernel's, on the file `.lock` of the folder: it ends with the process that holds it, however that ends,
-so that a lock file which a killed process or another boot left behind keeps nobody out. File systems without such locks
-(some network ones) and Windows are written to with a warning, and without protection.
-
-Checks of output paths before anything long is begun.
-
-Tables as comma-separated values.
+A model on disk is a folder with `model.safetensors` and `config.json`; nothing is ever unpickled. The configuration is
+written last and holds a checksum of the tensors, so a torn model is recognised. Reading it does not load torch.
 """
 
 import csv
@@ -35,6 +23,7 @@ from cpaan.data.untrusted import read_json, reading, require_file
 from cpaan.errors import InputError
 
 if TYPE_CHECKING:
+    from filelock import BaseFileLock
     from torch import Tensor
 
 
@@ -241,20 +230,18 @@ def _checksum(path: Path) -> str:
 
 
 LOCK = ".lock"
+_LOCK_SECONDS = 0.1  # enough to try again where the holder removed the file just now
+_CANNOT_LOCK = (errno.ENOTSUP, errno.ENOSYS, errno.ENOLCK)
 _LONGEST_NOTE = 200
 
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Keep other processes from writing to a folder, which is made where it is missing, and gone again if left empty.
+    """Keep other processes from writing to a folder, which is created if missing and removed if left empty.
 
-    Raises
-    ------
-    InputError
-        Where another process holds it, or nothing can be written there.
+    The system frees the lock when its process ends, however that ends: a file `.lock` of a killed process blocks
+    nobody. A file system without locks is written to with a warning.
 
-    Examples
-    --------
     >>> import tempfile
     >>> folder = Path(tempfile.mkdtemp())
     >>> with locked(folder), locked(folder):
@@ -265,66 +252,53 @@ def locked(folder: Path) -> Iterator[None]:
     """
     is_new = not folder.exists()
     make_folder(folder)
-    path = folder / LOCK
     try:
-        descriptor = _hold(path)
+        lock = _hold(folder / LOCK)
         try:
             yield
         finally:
-            # While it is still held: whoever waits for this very file notices that it is no longer the folder's.
-            with suppress(OSError):
-                if _is_of(path, descriptor):
-                    path.unlink()
-            os.close(descriptor)
+            if lock is not None:
+                # While it is held: a process that has opened this file and gets the lock sees that it is gone.
+                with suppress(OSError):
+                    (folder / LOCK).unlink()
+                lock.release()
     finally:
         if is_new:
             with suppress(OSError):
                 folder.rmdir()
 
 
-def _hold(path: Path) -> int:
-    while True:
-        try:
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-        except OSError as error:
-            raise InputError(f"cannot write to {path.parent}: {error.strerror or error}") from error
-        try:
-            _lock(descriptor, path)
-        except BaseException:
-            os.close(descriptor)
-            raise
-        if _is_of(path, descriptor):
-            break
-        os.close(descriptor)  # removed by the process that held it, between opening and locking
-    with suppress(OSError):  # a note for people, which a full disk may do without
-        os.ftruncate(descriptor, 0)
-        os.write(descriptor, f"{os.getpid()} on {socket.gethostname()}\n".encode())
-    return descriptor
+def _hold(path: Path) -> "BaseFileLock | None":
+    from filelock import FileLock, SoftFileLock, Timeout
 
-
-def _lock(descriptor: int, path: Path) -> None:
+    lock = FileLock(path, timeout=_LOCK_SECONDS, poll_interval=_LOCK_SECONDS / 5)
     try:
-        from fcntl import LOCK_EX, LOCK_NB, flock
-
-        flock(descriptor, LOCK_EX | LOCK_NB)
-    except BlockingIOError as error:
-        holder = os.pread(descriptor, _LONGEST_NOTE, 0).decode(errors="replace").strip()
+        lock.acquire()
+        if isinstance(lock, SoftFileLock):  # which outlives a process that was killed
+            lock.release()
+            raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+    except Timeout as error:
         raise InputError(
-            f"{path.parent} is being written to by process {holder or 'of unknown number'}; wait until it is done, or "
-            "give another folder"
+            f"{path.parent} is being written to by process {_holder(path)}; wait until it is done, or give another "
+            "folder"
         ) from error
-    except (ImportError, OSError) as error:
+    except OSError as error:
+        if error.errno not in _CANNOT_LOCK:
+            raise InputError(f"cannot write to {path.parent}: {error.strerror or error}") from error
         warnings.warn(
             f"files in {path.parent} cannot be locked ({error}): make sure that no other process writes there",
             stacklevel=4,
         )
+        return None
+    with suppress(OSError):  # a note for people, which a full disk may do without
+        path.write_text(f"{os.getpid()} on {socket.gethostname()}\n")
+    return lock
 
 
-def _is_of(path: Path, descriptor: int) -> bool:
-    try:
-        return os.path.samestat(path.stat(), os.fstat(descriptor))
-    except FileNotFoundError:
-        return False
+def _holder(path: Path) -> str:
+    with suppress(OSError), path.open(errors="replace") as file:
+        return file.read(_LONGEST_NOTE).strip() or "of unknown number"
+    return "of unknown number"
 
 
 def require_writable_file(path: Path) -> None:
