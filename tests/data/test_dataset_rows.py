@@ -101,7 +101,7 @@ def test_loaders_and_datasets_of_torch(batch_size: int) -> None:
         ([], "the dataset is empty"),
         ([([1.0], "a"), ([1.0, 2.0], "b")], "different numbers of features"),
         ([([float("nan")], "a")], "NaN or infinite"),
-        (3, "a int is no dataset"),
+        (3, "a int is not a dataset"),
     ],
 )
 def test_items_that_are_no_examples(dataset: Any, message: str) -> None:

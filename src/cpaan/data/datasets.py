@@ -18,28 +18,22 @@ _PAIR = 2
 def features_from(
     dataset: Any, features: str = "features", label: str = "label"
 ) -> tuple[FeatureArray, npt.NDArray[Any]]:
-    """Read what an estimator takes from a dataset of Hugging Face or torch.
+    """Read X and y from a dataset of Hugging Face or torch into memory.
 
     Parameters
     ----------
     dataset : datasets.Dataset, torch.utils.data.Dataset or torch.utils.data.DataLoader
-        Its items are mappings with the two names below, or pairs of features and label. Those of a loader are
-        batches of such; one that shuffles or leaves out its last batch gives rows accordingly.
+        Its items, or those in the batches of a loader, are mappings with the two names below, or pairs of features and
+        label.
     features : str, default="features"
-        Name of what holds the features of an example: a vector.
+        Name of the features of an example: a vector.
     label : str, default="label"
-        Name of what holds its class. Where a `datasets.Dataset` knows the names of its classes, they are taken.
+        Name of the class. If a `datasets.Dataset` knows the names of its classes, they are used.
 
     Returns
     -------
     X : ndarray of shape (n, D)
     y : ndarray of shape (n,)
-        All of it in memory.
-
-    Raises
-    ------
-    InputError
-        Where items are of another kind, or what is in them is no vector or no label.
 
     Examples
     --------
@@ -96,12 +90,12 @@ def _from_items(dataset: Any, features: str, label: str) -> tuple[FeatureArray, 
 
 
 def _items(dataset: Any) -> Iterator[Any]:
-    # Datasets of torch need not stop by themselves when they are read by number: their length says where.
+    # Datasets of torch need not raise an IndexError: their length says where to stop.
     if hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__"):
         return (dataset[index] for index in range(len(dataset)))
     if isinstance(dataset, Iterable):
         return iter(dataset)
-    raise InputError(f"a {type(dataset).__name__} is no dataset; give one of datasets or torch, or a DataLoader")
+    raise InputError(f"a {type(dataset).__name__} is not a dataset; give one of datasets or torch, or a DataLoader")
 
 
 def _parted(item: Any, number: int, features: str, label: str) -> tuple[Any, Any]:

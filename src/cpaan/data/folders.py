@@ -28,34 +28,19 @@ if TYPE_CHECKING:
 
 
 _HEX, _PART = 16, ".part"
-# Of file systems that do not sync folders, or folders that may be written and not read.
+# Some file systems do not sync folders, and some folders may be written but not read.
 _CANNOT_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS, errno.EACCES)
 
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Give a temporary path to write to, which takes the place of `path` when the block ends well.
-
-    Raises
-    ------
-    InputError
-        Where the path cannot be written; nothing is left behind.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> path = Path(tempfile.mkdtemp()) / "note.txt"
-    >>> with replacing(path) as temporary:
-    ...     _ = temporary.write_text("whole")
-    >>> path.read_text()
-    'whole'
-    """
-    # Not Path.is_dir, which fails where a name is too long or not allowed.
+    """Give a temporary path to write to, which replaces `path` when the block ends without an error."""
+    # Not Path.is_dir, which fails if a name is too long or not allowed.
     if os.path.isdir(path):
         raise InputError(f"{path} is a folder; give the path of a file in it")
     if not os.path.isdir(path.parent):
         raise InputError(f"cannot write {path}: there is no folder {path.parent}; make it first")
-    # In the same folder, because a file can be renamed in one step only within its file system.
+    # In the same folder: renaming is atomic only within a file system.
     temporary = path.parent / f".{secrets.token_hex(_HEX // 2)}{_PART}"
     try:
         yield temporary
@@ -77,7 +62,7 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 
 def make_folder(path: Path) -> None:
-    """Make a folder, and those that it lies in, where they are missing."""
+    """Create a folder and its parents, if they are missing."""
     try:
         path.mkdir(parents=True, exist_ok=True)
         sync_folder(path.parent)
@@ -88,7 +73,7 @@ def make_folder(path: Path) -> None:
 
 
 def sync_folder(path: Path) -> None:
-    """Let new names in a folder outlast a power failure, where the system can promise that."""
+    """Make new names in a folder survive a power failure, if the system can promise that."""
     if not hasattr(os, "O_DIRECTORY"):  # Windows, which writes names through
         return
     try:
@@ -103,7 +88,7 @@ def sync_folder(path: Path) -> None:
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Remove what a killed process had not finished writing with `replacing`; only where no other process writes."""
+    """Remove what a killed process had not finished writing with `replacing`; only while no other process writes."""
     for left in folder.glob("." + _HEX * "?" + _PART):
         with suppress(OSError):
             left.unlink()
@@ -116,7 +101,7 @@ _BLOCK_BYTES = 2**22
 
 
 def encode_name(name: Hashable) -> Any:
-    """Turn a class name into what JSON can hold and give back unchanged.
+    """Convert a class name to JSON, from which `decode_name` gets it back unchanged.
 
     >>> encode_name(("a", 1))
     {'tuple': ['a', 1]}
@@ -132,15 +117,11 @@ def encode_name(name: Hashable) -> Any:
 
 
 def decode_name(name: Any) -> Hashable:
-    """Undo `encode_name`.
-
-    >>> decode_name({"tuple": ["a", 1]})
-    ('a', 1)
-    """
+    """Undo `encode_name`."""
     if isinstance(name, dict) and name.keys() == {"tuple"} and isinstance(name["tuple"], list):
         return tuple(decode_name(part) for part in name["tuple"])
     if isinstance(name, dict | list) or (isinstance(name, float) and math.isnan(name)):
-        raise InputError(f"{name!r:.100} is no class name")
+        raise InputError(f"{name!r:.100} is not a class name")
     result: Hashable = name
     return result
 
@@ -148,7 +129,7 @@ def decode_name(name: Any) -> Hashable:
 def write_model(
     folder: str | os.PathLike[str], kind: str, tensors: "Mapping[str, Tensor]", config: Mapping[str, Any]
 ) -> None:
-    """Write a model of some kind; a model that is there already is replaced."""
+    """Write a model of some kind, replacing one that exists."""
     from safetensors import SafetensorError
     from safetensors.torch import save_file
 
@@ -160,7 +141,7 @@ def write_model(
     with replacing(folder / TENSORS) as temporary:
         try:
             save_file({name: value.detach().cpu().contiguous() for name, value in tensors.items()}, temporary)
-        except SafetensorError as error:  # such as a full disk, in its own words
+        except SafetensorError as error:  # such as a full disk
             raise OSError(str(error)) from error
         checksum = _checksum(temporary)
     head = {"format": FORMAT, "format_version": FORMAT_VERSION, "kind": kind}
@@ -182,13 +163,13 @@ def read_model(folder: str | os.PathLike[str], kind: str) -> "tuple[dict[str, Te
         if _checksum(folder / TENSORS) != config["sha256"]:
             raise InputError(
                 f"{folder / TENSORS} is truncated or damaged: it does not match the checksum in {CONFIG}; copy the "
-                "model again or train it anew"
+                "model or train it again"
             )
-        # The library holds every place and size of the header against the length of the file.
+        # The library compares every place and size in the header with the length of the file.
         tensors: dict[str, Tensor] = load_file(folder / TENSORS)
         wrong = [name for name, value in tensors.items() if value.is_floating_point() and not value.isfinite().all()]
         if wrong:
-            raise InputError(f"{folder / TENSORS}: {wrong[0]} is NaN or infinite; train the model anew")
+            raise InputError(f"{folder / TENSORS}: {wrong[0]} is NaN or infinite; train the model again")
     return tensors, config
 
 
@@ -212,12 +193,12 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def read_shapes(path: Path) -> dict[str, tuple[int, ...]]:
-    """Read the names and shapes of a model's tensors, and none of their values."""
+    """Read the names and shapes of a model's tensors without their values."""
     from safetensors import safe_open
 
     require_file(path)
     with reading(path, "is truncated or damaged"), safe_open(path, framework="numpy") as file:
-        names = file.keys()  # what is open here has this, but cannot be iterated itself
+        names = file.keys()  # the file itself cannot be iterated
         return {name: tuple(file.get_slice(name).get_shape()) for name in names}
 
 
@@ -302,20 +283,16 @@ def _holder(path: Path) -> str:
 
 
 def require_writable_file(path: Path) -> None:
-    """Refuse a file that could not be written in the end."""
+    """Refuse a file that could not be written, before a long computation begins."""
     if path.is_dir():
         raise InputError(f"cannot write {path}: it is a folder; give the name of a file")
     _require_writable_folder(path.parent, path)
 
 
 def require_model_folder(path: Path, *, overwrite: bool, ours: bool = False) -> None:
-    """Refuse a folder that a model could not, or should not, be written to; nothing is made yet.
+    """Refuse a folder that a model cannot or should not be written to, before a long computation begins.
 
-    Parameters
-    ----------
-    path : the folder
-    overwrite : whether a model that is there may be replaced
-    ours : whether what is there is known to be of a model, although there is none yet
+    `overwrite` allows replacing a model; `ours` says that what is there belongs to a model that is not finished.
     """
     if path.exists() and not path.is_dir():
         raise InputError(f"cannot write a model to {path}: it is a file; give the name of a folder")
@@ -324,10 +301,7 @@ def require_model_folder(path: Path, *, overwrite: bool, ours: bool = False) -> 
             raise InputError(f"{path} is not empty and holds no model; give another folder")
         if not overwrite:
             raise InputError(f"{path} holds a model already; give another folder, or --overwrite")
-    existing = path
-    while not existing.exists():
-        existing = existing.parent
-    _require_writable_folder(existing, path)
+    _require_writable_folder(next(folder for folder in (path, *path.parents) if folder.exists()), path)
 
 
 def _require_writable_folder(folder: Path, wanted: Path) -> None:
@@ -339,7 +313,7 @@ def _require_writable_folder(folder: Path, wanted: Path) -> None:
 
 
 def csv_text(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
-    r"""Lay out a table as comma-separated values; None is an empty cell.
+    r"""Write a table as comma-separated values; None becomes an empty cell.
 
     >>> csv_text(["a", "b"], [[1, "x, y"], [2, None]])
     'a,b\n1,"x, y"\n2,\n'
