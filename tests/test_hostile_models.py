@@ -94,9 +94,9 @@ def refused(read: Callable[[Path], Any], folder: Path, message: str) -> None:
         ({"parameters/os.system": 1}, "damaged model"),
         ({"parameters/random_state": {"tuple": 1}}, "damaged model"),
         ({"classes": 3}, "damaged model"),
-        ({"classes": [["a"]] * 8}, "no class name"),
+        ({"classes": [["a"]] * 8}, "not a class name"),
         ({"classes": ["a"] * 8}, "distinct names"),
-        ({"classes": [float("nan"), *"abcdefg"]}, "no class name"),
+        ({"classes": [float("nan"), *"abcdefg"]}, "not a class name"),
         ({"classes": list("abc")}, "does not fit the rest"),
         ({"dimension": 10**12}, "does not fit"),
         ({"dimension": "3"}, "dimension is '3'"),
@@ -135,8 +135,8 @@ def test_configurations_of_networks(models: Path, tmp_path: Path, config: dict[s
         ({"base.prototypes": torch.zeros(8, 4)}, "does not fit the rest"),
         ({"base.prototypes": torch.full((8, 3), torch.nan)}, "is NaN or infinite"),
         ({"base.factors": torch.zeros(8, 3, 3)}, "float32 of shape"),
-        ({"reservoir.counts": torch.full((8,), 10**12)}, "does not part 40 rows"),
-        ({"reservoir.counts": torch.tensor([45, -5] + [0] * 6)}, "does not part 40 rows"),
+        ({"reservoir.counts": torch.full((8,), 10**12)}, "must add up to 40 rows"),
+        ({"reservoir.counts": torch.tensor([45, -5] + [0] * 6)}, "must add up to 40 rows"),
         ({"networks.other": torch.zeros(1)}, "network of other sizes"),
     ],
 )
@@ -172,7 +172,7 @@ def test_networks_are_not_built_larger_than_their_weights(models: Path, tmp_path
         ({"config": {"classifier/kind": "os"}}, "does not know"),
         ({"config": {"classifier/numbers": {"predict": 1}}}, "no classifier learns"),
         ({"config": {"classifier/numbers": {"n_features_in_": 5}}}, "damaged classifier"),
-        ({"tensors": {"base.kept": torch.full((8,), 10**12)}}, "does not part 0 rows"),
+        ({"tensors": {"base.kept": torch.full((8,), 10**12)}}, "must add up to 0 rows"),
         ({"tensors": {"base.counts": torch.full((8,), -1)}}, "no examples"),
         ({"tensors": {"classifier.prototypes_": torch.zeros(3, 3)}}, "something else than a score"),
         ({"tensors": {"shots.features": torch.zeros(2, 7)}}, "another number of features"),
@@ -231,11 +231,11 @@ def test_results_that_are_none(tmp_path: Path, row: str) -> None:
 @pytest.mark.parametrize("method", ["../../secret", "/etc/passwd", "..", {"a": 1}])
 def test_names_in_a_run_stay_in_its_folder(tmp_path: Path, method: Any) -> None:
     run = run_folder(tmp_path / "run", ["linear", method])
-    refused(lambda _: read_runs([run.path]), run.path, "no plain name")
+    refused(lambda _: read_runs([run.path]), run.path, "not a plain name")
 
 
 def test_samples_are_not_believed(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="no plain name"):
+    with pytest.raises(InputError, match="not a plain name"):
         part_path(tmp_path, "../x")
     (tmp_path / "sample").mkdir()
     np.savez_compressed(part_path(tmp_path, "real"), real=np.zeros((2**24, 1), dtype=np.float32))

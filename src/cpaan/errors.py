@@ -1,8 +1,8 @@
-"""What goes wrong because of what was given, as opposed to a fault of this library."""
+"""The error for input that cannot be used, as opposed to a bug in this library."""
 
 
 class InputError(ValueError):
-    """Something given cannot be used; the message names the cause and, where there is one, the cure.
+    """An input cannot be used; the message names the cause and the cure.
 
     The command line prints it without a traceback and exits with code 2.
     """

@@ -1,11 +1,11 @@
-"""Libraries that not everyone needs: imported when they are used, and asked for by name where they are missing."""
+"""Optional libraries: imported when they are used, with a message that says what to install if they are missing."""
 
 from importlib import import_module
 from types import ModuleType
 
 from cpaan.errors import InputError
 
-# Library → the extra that it comes with.
+# Library → the extra that installs it.
 EXTRAS = {
     "dask": "cluster",
     "huggingface_hub": "hub",
@@ -20,31 +20,11 @@ EXTRAS = {
 
 
 def import_extra(module: str, purpose: str, library: str | None = None) -> ModuleType:
-    """Import a module of a library that may be missing.
+    """Import a module of an optional library.
 
-    Parameters
-    ----------
-    module : str
-        Full name of the module.
-    purpose : str
-        What it is needed for, as the subject of the message: "a parquet file", "--log tensorboard".
-    library : str, optional
-        The library that is to be installed, where it is not the first part of the module's name.
+    The message for a missing library begins with `purpose`, such as "a parquet file". `library` is the package to
+    install, if that is not the first part of the module's name.
 
-    Returns
-    -------
-    module
-        The module.
-
-    Raises
-    ------
-    InputError
-        Where the library is missing; the message says what to install.
-
-    Examples
-    --------
-    >>> import_extra("json", "a test").dumps([1])
-    '[1]'
     >>> import_extra("no_such_library", "a test")
     Traceback (most recent call last):
     ...
@@ -57,7 +37,7 @@ def import_extra(module: str, purpose: str, library: str | None = None) -> Modul
 
 
 def missing_extra(library: str, purpose: str) -> InputError:
-    """Give the message for a library that is missing.
+    """Make the error for a missing library.
 
     >>> print(missing_extra("pyarrow", "a parquet file"))
     a parquet file needs pyarrow: pip install 'cpaan[parquet]'

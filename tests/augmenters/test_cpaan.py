@@ -248,7 +248,7 @@ def test_damaged_models_are_recognised(tmp_path: Path, fitted: CPAAN) -> None:
         "truncated or damaged": lambda f: (f / "model.safetensors").write_bytes(content[:-100]),
         "no readable model.safetensors": lambda f: (f / "model.safetensors").unlink(),
         "it has no readable config.json": lambda f: (f / "config.json").unlink(),
-        "config.json is no JSON file": lambda f: (f / "config.json").write_text('{"format": '),
+        "config.json is not JSON": lambda f: (f / "config.json").write_text('{"format": '),
         "of another kind": lambda f: (f / "config.json").write_text('{"format": "other"}'),
         "format version 99": lambda f: (f / "config.json").write_text(json.dumps({**config, "format_version": 99})),
     }

@@ -299,7 +299,7 @@ def test_labels_are_of_any_hashable_type() -> None:
         (0.5, "only when the type of target is binary"),
         (1.5, r"in the range \(0, 1\]"),
         ({"a": 3}, "greater or equal to the original number"),
-        ({"z": 30}, "no class is called 'z'"),
+        ({"z": 30}, "unknown class 'z'"),
     ],
 )
 def test_strategies_that_cannot_be_are_refused(strategy: Any, message: str) -> None:

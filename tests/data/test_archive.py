@@ -103,7 +103,7 @@ def test_pickles_are_never_run(tmp_path: Path) -> None:
     (tmp_path / "pickle.npz").write_bytes(pickle.dumps(Harmful(tmp_path / "trace")))
     with pytest.raises(InputError, match=r"objects\.npz holds an array of Python objects.*str or int"):
         read_features(tmp_path / "objects.npz")
-    with pytest.raises(InputError, match="no NumPy archive"):
+    with pytest.raises(InputError, match="not a NumPy archive"):
         read_features(tmp_path / "pickle.npz")
     assert not (tmp_path / "trace").exists()
 
@@ -114,10 +114,10 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="is a folder"):
         read_features(tmp_path)
     (tmp_path / "text.npz").write_text("oak,elm\n")
-    with pytest.raises(InputError, match=r"text\.npz is no NumPy archive"):
+    with pytest.raises(InputError, match=r"text\.npz is not a NumPy archive"):
         read_features(tmp_path / "text.npz")
     np.save(tmp_path / "array.npy", TREES.features)
-    with pytest.raises(InputError, match=r"array\.npy is no NumPy archive"):
+    with pytest.raises(InputError, match=r"array\.npy is not a NumPy archive"):
         read_features(tmp_path / "array.npy")
 
 

@@ -161,10 +161,10 @@ def test_one_split_file_and_an_iterator_of_them(tmp_path: Path) -> None:
         ),
         ([[0], [1], [2]], "has 3 lines, and so none for class 3"),
         ([[0], [1, 5], [2], [3]], "lines of different lengths"),
-        ([0, 1, 2, 3], "is no split file; give a list with one list of row numbers"),
-        ([[0.5]] * 4, "is no split file"),
-        ([[]] * 4, "is no split file"),
-        ({"0": [1]}, "is no split file"),
+        ([0, 1, 2, 3], "is not a split file; give a list with one list of row numbers"),
+        ([[0.5]] * 4, "is not a split file"),
+        ([[]] * 4, "is not a split file"),
+        ({"0": [1]}, "is not a split file"),
     ],
 )
 def test_wrong_split_files(tmp_path: Path, content: Any, message: str) -> None:
@@ -185,7 +185,7 @@ def test_split_files_that_cannot_be_read(tmp_path: Path) -> None:
     train, test = write_pair(tmp_path)
     with pytest.raises(InputError, match="there is no file"):
         load_benchmark(train, NUMBERED, test=test, splits=[tmp_path / "missing.json"])
-    with pytest.raises(InputError, match="is no JSON file"):
+    with pytest.raises(InputError, match="is not JSON"):
         load_benchmark(train, NUMBERED, test=test, splits=[train])
 
 
@@ -199,7 +199,7 @@ def test_setups_from_files(tmp_path: Path) -> None:
     assert data.fingerprint == load_hdf5(tmp_path).fingerprint
     with pytest.raises(InputError, match="two parts"):
         load_benchmark(train, tmp_path / "label_idx.json", test=test)
-    with pytest.raises(InputError, match="part is 1, but setup is no label_idx"):
+    with pytest.raises(InputError, match="part is 1, but setup is not a label_idx"):
         load_benchmark(train, NUMBERED, test=test, part=1)
 
 
@@ -232,12 +232,12 @@ def test_banks_without_test_examples(tmp_path: Path) -> None:
 
 def test_classes_that_there_are_not(tmp_path: Path) -> None:
     bank = write_bank(tmp_path)
-    with pytest.raises(InputError, match="no class is called 'oka'; close to it: 'oak'"):
+    with pytest.raises(InputError, match="unknown class 'oka'; did you mean 'oak'"):
         load_benchmark(bank, Setup(("oka",), ("yew",)))
     train, test = write_pair(tmp_path)
-    with pytest.raises(InputError, match="no class is called 7, 8; there are: 0, 1, 2, 3"):
+    with pytest.raises(InputError, match="unknown class 7, 8; known: 0, 1, 2, 3"):
         load_benchmark(train, Setup((0, 7), (1, 8)), test=test)
-    with pytest.raises(InputError, match="no class is called 'oak'"):
+    with pytest.raises(InputError, match="unknown class 'oak'"):
         load_benchmark(train, NAMED, test=test)
     with pytest.raises(InputError, match="both base and novel: 'oak'"):
         load_benchmark(bank, Setup(("oak",), ("oak",)))

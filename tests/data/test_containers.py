@@ -79,7 +79,7 @@ def test_half_precision_is_kept_on_request() -> None:
         (np.ones((2, 2, 2)), "two dimensions"),
         (np.ones((0, 3)), r"0 sample\(s\)"),
         (np.ones((3, 0)), r"0 feature\(s\)"),
-        ([[1.0, 2.0], [3.0]], "X is no table of numbers"),
+        ([[1.0, 2.0], [3.0]], "X is not a table of numbers"),
         (np.array([["a", "b"]]), "not numbers"),
         (np.array([["1", 2.0]], dtype=object), "X holds text"),
         (np.array([[{}, 2.0]], dtype=object), "not numbers"),
@@ -250,7 +250,7 @@ def test_restored_names_are_never_cut() -> None:
     ("wrong", "message"),
     [
         ("ab", "y is one str"),
-        (3, "no sequence of labels"),
+        (3, "not a sequence of labels"),
         (["a", None], "missing .* in row 1"),
         ([float("nan"), 1.0], "missing .* in row 0"),
         (pd.Series([1, None], dtype="Int64"), "missing .* in row 1"),

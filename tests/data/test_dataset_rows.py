@@ -9,7 +9,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from cpaan import CPAAN
-from cpaan.data.parquet import features_from
+from cpaan.data.datasets import features_from
 from cpaan.errors import InputError
 
 RNG = np.random.default_rng(0)
@@ -68,7 +68,7 @@ def test_what_hugging_face_has_besides_is_refused(datasets: Any) -> None:
     whole = datasets.Dataset.from_dict({"features": X.tolist(), "label": NAMES})
     with pytest.raises(InputError, match=r"has the parts train, test; give one of them"):
         features_from(datasets.DatasetDict({"train": whole, "test": whole}))
-    with pytest.raises(InputError, match="no column is called 'target'"):
+    with pytest.raises(InputError, match="unknown column 'target'"):
         features_from(whole, label="target")
     ragged = datasets.Dataset.from_dict({"features": [[1.0], [1.0, 2.0]], "label": [0, 1]})
     with pytest.raises(InputError, match="lists of 1 to 2 numbers"):
@@ -97,11 +97,11 @@ def test_loaders_and_datasets_of_torch(batch_size: int) -> None:
         (TensorDataset(torch.zeros(2, 3)), "item 0 of the dataset is a tuple"),
         (TensorDataset(torch.zeros(2, 3, 4), torch.zeros(2)), r"example 0 has features of shape \(3, 4\)"),
         (DataLoader(TensorDataset(torch.zeros(2), torch.zeros(2))), r"batch 0 has features of shape \(1,\)"),
-        (Pairs(), "no column is called 'features'"),
+        (Pairs(), "unknown column 'features'"),
         ([], "the dataset is empty"),
         ([([1.0], "a"), ([1.0, 2.0], "b")], "different numbers of features"),
         ([([float("nan")], "a")], "NaN or infinite"),
-        (3, "a int is no dataset"),
+        (3, "a int is not a dataset"),
     ],
 )
 def test_items_that_are_no_examples(dataset: Any, message: str) -> None:

@@ -114,7 +114,7 @@ def test_rows_that_were_taken_out_of_a_file_of_ours(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("columns", "message"),
     [
-        ({"features": [[1.0], [2.0]]}, "has no column label; columns: features"),
+        ({"features": [[1.0], [2.0]]}, "there is no column label; columns: features"),
         ({"label": [1, 2], "x": [0.5, 0.5]}, "no column features, and none called f0"),
         ({"label": [1, 2], "features": [[1.0], [2.0, 3.0]]}, "lists of 1 to 2 numbers"),
         ({"label": [1, 2], "features": [[1.0], None]}, r"missing \(null\) in 1 rows"),
@@ -125,7 +125,7 @@ def test_rows_that_were_taken_out_of_a_file_of_ours(tmp_path: Path) -> None:
         ({"label": ["a", None], "f0": [1.0, 2.0]}, "label is missing"),
         ({"label": [[1], [2]], "f0": [1.0, 2.0]}, "class names must be text or numbers"),
         ({"label": [1, 2], "f0": [1.0, float("nan")]}, "NaN or infinite in row 1"),
-        ({"label": [1, 2], "f0": [1.0, 2.0], "is_test": ["no", "yes"]}, "is_test in .* is object; give bool"),
+        ({"label": [1, 2], "f0": [1.0, 2.0], "is_test": ["no", "yes"]}, "column is_test holds string; give bool"),
     ],
 )
 def test_wrong_parquet_is_refused(tmp_path: Path, columns: dict[str, Any], message: str) -> None:
@@ -151,9 +151,9 @@ def test_safetensors_of_others(tmp_path: Path) -> None:
         ({"features": np.ones((2, 2)), "labels": np.zeros(3, int)}, None, r"labels has shape \(3,\) for 2 rows"),
         ({"features": np.ones((2, 2), int), "labels": np.zeros(2, int)}, None, "features is I64"),
         ({"features": np.ones((2, 2)), "labels": np.zeros(2)}, None, "labels is F64"),
-        ({"features": np.ones((1, 2)), "labels": np.zeros(1, int)}, "{", "is no JSON"),
-        ({"features": np.ones((1, 2)), "labels": np.zeros(1, int)}, "[" * 100_000, "is no JSON"),
-        ({"features": np.ones((1, 2)), "labels": np.zeros(1, int)}, '{"a": 1}', "no list of names"),
+        ({"features": np.ones((1, 2)), "labels": np.zeros(1, int)}, "{", "is not JSON|as JSON"),
+        ({"features": np.ones((1, 2)), "labels": np.zeros(1, int)}, "[" * 100_000, "is not JSON|as JSON"),
+        ({"features": np.ones((1, 2)), "labels": np.zeros(1, int)}, '{"a": 1}', "must be a list of names"),
         ({"features": np.ones((1, 2)), "labels": np.ones(1, int)}, '["a"]', "from 0 to 0"),
     ],
 )
@@ -227,7 +227,7 @@ def test_what_a_file_claims_is_checked_before_memory_is_taken(tmp_path: Path) ->
     same = arrow.DictionaryArray.from_arrays(arrow.repeat(arrow.scalar(0, arrow.int8()), rows), [0.5])
     columns = {f"f{column}": same.cast(arrow.float32()) for column in range(8)}
     library.write_table(arrow.table({**columns, "label": same.cast(arrow.float32())}), tmp_path / "huge.parquet")
-    with pytest.raises(InputError, match=r"huge\.parquet is damaged or made to do harm: it claims to hold 576 MiB"):
+    with pytest.raises(InputError, match=r"huge\.parquet is damaged or made to do harm: it claims to hold 640 MiB"):
         read_features(tmp_path / "huge.parquet")
 
 

@@ -14,7 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cpaan.data import FeatureSet, hdf5
-from cpaan.data.hdf5 import Hdf5Features, is_hdf5, write_hdf5
+from cpaan.data.feature_table import format_of
+from cpaan.data.hdf5 import Hdf5Features, write_hdf5
 from cpaan.errors import InputError
 
 # It has no types, and so is no typed module here.
@@ -152,7 +153,7 @@ def test_the_file_is_opened_late_and_not_kept_open(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("classes", "unknown"), [([3], "3"), ([5, "2"], "'2'"), ([True], "True"), ([5.0], r"5\.0")])
 def test_unknown_classes(tmp_path: Path, classes: list[Any], unknown: str) -> None:
     write_hdf5(tmp_path / "train.hdf5", FEATURES, LABELS)
-    with pytest.raises(InputError, match=f"no class is called {unknown}"):
+    with pytest.raises(InputError, match=f"unknown class {unknown}"):
         Hdf5Features(tmp_path / "train.hdf5").select(classes)
 
 
@@ -216,11 +217,11 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="is a folder"):
         _ = Hdf5Features(tmp_path).n
     (tmp_path / "text.hdf5").write_text("oak")
-    with pytest.raises(InputError, match=r"text\.hdf5 is no HDF5 file"):
+    with pytest.raises(InputError, match=r"text\.hdf5 is not an HDF5 file"):
         _ = Hdf5Features(tmp_path / "text.hdf5").n
     whole = write_padded(tmp_path / "whole.hdf5").read_bytes()
     (tmp_path / "cut.hdf5").write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(InputError, match=r"cut\.hdf5 is no HDF5 file, or it is damaged"):
+    with pytest.raises(InputError, match=r"cut\.hdf5 is not an HDF5 file, is damaged"):
         _ = Hdf5Features(tmp_path / "cut.hdf5").n
     with h5py.File(tmp_path / "group.hdf5", "w") as file:
         file.create_group("all_feats")
@@ -233,11 +234,11 @@ def test_kinds_of_files(tmp_path: Path) -> None:
     np.savez(tmp_path / "archive.npz", X=FEATURES)
     (tmp_path / "archive.npz").rename(tmp_path / "archive.hdf5")
     (tmp_path / "text.H5").write_text("oak")
-    assert is_hdf5(tmp_path / "features")
-    assert not is_hdf5(tmp_path / "archive.hdf5")
-    assert is_hdf5(tmp_path / "text.H5")
-    assert not is_hdf5(tmp_path)
-    assert not is_hdf5("a\0b")
+    assert format_of(tmp_path / "features") == "hdf5"
+    assert format_of(tmp_path / "archive.hdf5") != "hdf5"
+    assert format_of(tmp_path / "text.H5") == "hdf5"
+    assert format_of(tmp_path) != "hdf5"
+    assert format_of("a\0b") != "hdf5"
 
 
 @pytest.mark.parametrize(

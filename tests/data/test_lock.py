@@ -1,5 +1,6 @@
 """One process at a time writes to a folder."""
 
+import errno
 import os
 import signal
 import subprocess
@@ -82,15 +83,19 @@ def test_a_lock_that_its_holder_removed_in_between_is_not_taken_for_the_folders(
             pytest.fail("held by two")
 
 
-def test_without_locks_there_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("number", [errno.ENOTSUP, errno.ENOSYS, errno.ENOLCK])
+def test_without_locks_there_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
     import fcntl
 
     def unsupported(descriptor: int, how: int) -> None:
-        raise OSError(95, "Operation not supported")
+        raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(fcntl, "flock", unsupported)
-    with pytest.warns(UserWarning, match=r"cannot be locked .*not supported.*no other process"), locked(tmp_path):
-        pass
+    message = rf"cannot be locked .*{os.strerror(number)}.*no other process"
+    for _ in range(2):
+        with pytest.warns(UserWarning, match=message), locked(tmp_path / "run"):
+            (tmp_path / "run" / "result").touch()
+    assert (tmp_path / "run" / "result").exists()
 
 
 def test_where_nothing_can_be_written_is_named(tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ def test_only_what_was_mapped_for_reading_counts(path: Path) -> None:
     copied_on_write.flags.writeable = False
     assert not any(is_mapped(array) for array in (FEATURES, whole[[1, 2]], copied_on_write, mapped(path, "r+")))
     # Changes that are held in memory alone must survive.
-    RowReader(copied_on_write).let_go()
+    RowReader(copied_on_write).release()
     assert (copied_on_write[0] == 7).all()
 
 
@@ -105,5 +105,5 @@ def test_what_was_read_does_not_stay_in_memory(tmp_path: Path, monkeypatch: pyte
     assert from_files() - before < 30
     assert np.asarray(whole).all()  # read in another way, all 64 megabytes stay
     assert from_files() - before > 50
-    reader.let_go()
+    reader.release()
     assert from_files() - before < 30

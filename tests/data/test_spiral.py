@@ -71,7 +71,7 @@ def test_the_seed_decides() -> None:
         ({"per_arm": 0}, "per_arm is 0"),
         ({"noise": -0.1}, r"noise is -0\.1"),
         ({"noise": float("nan")}, "noise is nan"),
-        ({"random_state": "x"}, "no seed"),
+        ({"random_state": "x"}, "must be None, a Generator or an int"),
     ],
 )
 def test_wrong_options(options: dict[str, Any], message: str) -> None:

@@ -199,15 +199,16 @@ def _told_how_to_resume(output: Path) -> Iterator[None]:
 
 def _base_classes(bank: Path, setup: Path | None, part: int | None) -> "FeatureSet":
     from cpaan.data.class_split import read_setup
+    from cpaan.data.feature_table import format_of
     from cpaan.data.files import read_bank
-    from cpaan.data.hdf5 import Hdf5Features, is_hdf5
+    from cpaan.data.hdf5 import Hdf5Features
 
     if setup is None:
         if part is not None:
             raise InputError("--part is of a setup file; give that with --setup")
         return read_bank(bank).train
     classes = read_setup(setup, part).base
-    return Hdf5Features(bank).select(classes) if is_hdf5(bank) else read_bank(bank).train.select(classes)
+    return Hdf5Features(bank).select(classes) if format_of(bank) == "hdf5" else read_bank(bank).train.select(classes)
 
 
 def _fitted(

@@ -1,4 +1,4 @@
-"""Arguments that several loaders take: whole numbers and seeds."""
+"""Whole numbers and seeds among the arguments of loaders."""
 
 from numbers import Integral
 from typing import TypeAlias
@@ -11,29 +11,8 @@ RandomState: TypeAlias = int | np.random.Generator | None
 
 
 def as_whole_number(value: int, name: str, minimum: int) -> int:
-    """Read a whole number.
+    """Check that an argument is a whole number of at least `minimum`.
 
-    Parameters
-    ----------
-    value : int
-        What was given.
-    name : str
-        Name of the argument, for the message.
-    minimum : int
-        The least that it may be.
-
-    Returns
-    -------
-    int
-        The number.
-
-    Raises
-    ------
-    InputError
-        Where it is no whole number or too small.
-
-    Examples
-    --------
     >>> as_whole_number(np.int64(3), "shots", minimum=1)
     3
     """
@@ -43,29 +22,8 @@ def as_whole_number(value: int, name: str, minimum: int) -> int:
 
 
 def as_generator(random_state: RandomState) -> np.random.Generator:
-    """Make a generator of random numbers.
-
-    Parameters
-    ----------
-    random_state : int, numpy.random.Generator or None
-        A seed; a generator is used as it is, and None seeds afresh.
-
-    Returns
-    -------
-    numpy.random.Generator
-        The generator.
-
-    Raises
-    ------
-    InputError
-        Where it is no seed.
-
-    Examples
-    --------
-    >>> int(as_generator(0).integers(100)) == int(as_generator(0).integers(100))
-    True
-    """
+    """Make a generator from a seed or None; a generator is used as it is."""
     try:
         return np.random.default_rng(random_state)
     except (TypeError, ValueError) as error:
-        raise InputError(f"random_state {random_state!r} is no seed; give a whole number from 0") from error
+        raise InputError(f"random_state must be None, a Generator or an int ≥ 0, got {random_state!r}") from error

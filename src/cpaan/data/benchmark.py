@@ -1,8 +1,8 @@
-"""The low-shot benchmark's data: base classes to learn from, novel ones in K shots for each trial, and test examples.
+"""Data of the low-shot benchmark: base classes to learn from, novel ones in K shots for each trial, and test examples.
 
-It is read from feature files of any format, or from the HDF5 ones of the ImageNet low-shot benchmark, whose trials are
-given by split files: a table in JSON with one line for each class index, of row numbers in the file of training
-features. The K shots of a class are the first K of its line, so that shots are nested.
+They are read from feature files of any format, or from the HDF5 files of the ImageNet low-shot benchmark, whose split
+files give the trials: a JSON table with one line of row numbers in the training file for each class index. The K shots
+of a class are the first K of its line, so shots are nested.
 
 Reference: B. Hariharan and R. Girshick, "Low-shot Visual Recognition by Shrinking and Hallucinating Features",
 ICCV 2017, arXiv:1606.02819.
@@ -21,14 +21,15 @@ import numpy as np
 
 from cpaan.data.class_split import Setup, read_setup
 from cpaan.data.feature_set import FeatureSet, IndexArray, raise_unknown, show_names
+from cpaan.data.feature_table import format_of
 from cpaan.data.files import read_bank, read_table
-from cpaan.data.hdf5 import Hdf5Features, is_hdf5
+from cpaan.data.hdf5 import Hdf5Features
 from cpaan.data.low_shot import ShotSource
 from cpaan.data.untrusted import read_json
 from cpaan.errors import InputError
 
 _PathLike: TypeAlias = str | os.PathLike[str]
-# Both have `classes`, `labels`, `dimension` and `select`; a set is in memory, a file is not.
+# Both have `classes`, `labels`, `dimension` and `select`; a set is in memory, a file on disk.
 _Examples: TypeAlias = FeatureSet | Hdf5Features
 
 _MOST_ROWS = 2**62
@@ -47,12 +48,7 @@ class BenchmarkData:
     novel_test : FeatureSet
         Test examples of the novel classes.
     shot_source : ShotSource
-        Where shots of the novel classes come from; where that is an HDF5 file, they are read from it when asked for.
-
-    Raises
-    ------
-    InputError
-        Where the parts differ in dimension or in classes.
+        Where shots of the novel classes come from; an HDF5 file is read when shots are drawn.
 
     Examples
     --------
@@ -96,48 +92,31 @@ class BenchmarkData:
 
     @property
     def n_trials(self) -> int | None:
-        """Number of trials that there are split files for; None where trials are drawn, and so without end."""
+        """Number of split files; None if trials are drawn, of which there is no end."""
         return len(self.shot_source.split_rows) or None
 
     @cached_property
     def fingerprint(self) -> str:
-        """A short hash of what was read, which is other where the data are other.
+        """A short hash of the data.
 
-        Base and test examples count whole; of the training examples of each novel class up to 20, and how many
-        there are and which ones the split files choose.
+        It covers all base and test examples, up to 20 training examples of each novel class, how many of those there
+        are, and which ones the split files choose.
         """
         source = self.shot_source
         digest = hashlib.sha256()
         spread = [rows[_spread(len(rows))] for rows in source.members]
-        parts = (self.base_train, self.base_test, self.novel_test, source.take(np.concatenate(spread)))
-        for part in parts:
-            digest.update(f"{part.features.dtype} {part.features.shape} {part.classes!r}".encode())
-            digest.update(np.ascontiguousarray(part.labels).data)
-            digest.update(np.ascontiguousarray(part.features).data)
+        for part in (self.base_train, self.base_test, self.novel_test, source.take(np.concatenate(spread))):
+            part.update_digest(digest)
         for rows in source.members + source.split_rows:
             digest.update(f"{rows.shape}".encode())
             digest.update(np.ascontiguousarray(rows).data)
         return digest.hexdigest()[:_FINGERPRINT_DIGITS]
 
     def shots(self, trial: int, k: int) -> FeatureSet:
-        """Give the shots of a trial.
+        """Give K shots of each novel class, class by class in the order of the draw.
 
-        Parameters
-        ----------
-        trial : int
-            Number of the trial, from 0. With split files, trial t has the file at place t; otherwise t is the seed.
-        k : int
-            Number of shots of each novel class. Shots are nested: one shot is the first of five.
-
-        Returns
-        -------
-        FeatureSet
-            K training examples of each novel class, class by class in the order of the draw.
-
-        Raises
-        ------
-        InputError
-            Where a class has fewer examples, or there are no such trial or not so many shots in the split files.
+        With split files, trial t has the file at place t; otherwise t is the seed. Shots are nested: one shot is the
+        first of five.
         """
         return self.shot_source.draw(trial, k)
 
@@ -155,30 +134,19 @@ def load_benchmark(
     Parameters
     ----------
     bank : str or path
-        Training features, in any format that `cpaan.data.read_bank` reads; which one, its content tells. Of an HDF5
-        file of the benchmark, only the rows that are needed are read.
+        Training features, in any format that `cpaan.data.read_bank` reads. Of an HDF5 file only the rows that are
+        needed are read.
     setup : Setup, str or path
-        The base and novel classes, or a file that `read_setup` reads. Names are those in the bank; in an HDF5 file,
-        class indices.
+        The base and novel classes, in the order to keep, or a file that `read_setup` reads. Names are those in the
+        bank; in an HDF5 file, class indices.
     test : str or path, optional
-        Test features: the rows that its `is_test` marks, or all where it marks none; of an HDF5 file all. By default
-        the rows of `bank` that its `is_test` marks; these are never trained with.
+        Test features: the rows that its `is_test` marks, or all if it marks none. By default the rows of `bank` that
+        its `is_test` marks, which are never trained with.
     splits : iterable of str or path
-        Split files, one for each trial, where the bank is an HDF5 file with its rows in the order of the benchmark.
-        By default trial t draws with the seed t.
+        Split files, one for each trial, if the bank is an HDF5 file with its rows in the order of the benchmark. By
+        default trial t draws with the seed t.
     part : {1, 2}, optional
         Which part of the official `label_idx.json`, see `read_setup`.
-
-    Returns
-    -------
-    BenchmarkData
-        Classes have the order of the setup.
-
-    Raises
-    ------
-    InputError
-        Where a file is missing or unfit, the setup names a class without training or test examples, or a split file
-        has a row that is not of its class.
 
     Examples
     --------
@@ -195,7 +163,7 @@ def load_benchmark(
     paths = (splits,) if isinstance(splits, str | os.PathLike) else tuple(splits)
     train, held_out = _open(Path(bank), None if test is None else Path(test))
     _require_classes(chosen, train, held_out)
-    # Before the features, so that a wrong split file is found at once.
+    # Before the features are read, so that a wrong split file is found at once.
     shot_source = _shot_source(train, chosen.novel, paths)
     return BenchmarkData(
         base_train=train.select(chosen.base),
@@ -209,15 +177,15 @@ def _as_setup(setup: Setup | _PathLike, part: int | None) -> Setup:
     if not isinstance(setup, Setup):
         return read_setup(setup, part)
     if part is not None:
-        raise InputError(f"part is {part}, but setup is no label_idx.json; leave part out")
+        raise InputError(f"part is {part}, but setup is not a label_idx.json; leave part out")
     return setup
 
 
 def _open(bank: Path, test: Path | None) -> tuple[_Examples, _Examples]:
-    # The same file twice would be tested with what it was trained with.
+    # Given twice, a file would be tested on its training examples.
     if test is not None and os.path.exists(bank) and os.path.exists(test) and os.path.samefile(bank, test):
         test = None
-    if is_hdf5(bank):
+    if format_of(bank) == "hdf5":
         if test is None:
             raise InputError(f"{bank} has no test examples: an HDF5 file is one part; give a second file as test")
         return Hdf5Features(bank), _open_test(test)
@@ -230,7 +198,7 @@ def _open(bank: Path, test: Path | None) -> tuple[_Examples, _Examples]:
 
 
 def _open_test(path: Path) -> _Examples:
-    if is_hdf5(path):
+    if format_of(path) == "hdf5":
         return Hdf5Features(path)
     rows, is_test = read_table(path)
     return rows if is_test is None or not is_test.any() else rows.take(is_test)
@@ -291,7 +259,7 @@ def _read_table(path: _PathLike) -> IndexArray:
     # Before there is an array, in which one long text would make all entries as long.
     tables = isinstance(lines, list) and all(isinstance(line, list) for line in lines)
     if not tables or not any(lines) or not all(type(row) is int and abs(row) < _MOST_ROWS for row in chain(*lines)):
-        raise InputError(f"{path} is no split file; give a list with one list of row numbers for each class")
+        raise InputError(f"{path} is not a split file; give a list with one list of row numbers for each class")
     if len(set(map(len, lines))) > 1:
         raise InputError(f"{path} has lines of different lengths; give the same number of rows for each")
     return np.array(lines, dtype=np.int64)

@@ -1,7 +1,7 @@
 """Setups: which classes of a bank are base and which are novel.
 
-A setup is a JSON file `{"base": […], "novel": […]}` with class names; other keys may lie beside these two. The
-official `label_idx.json` of the ImageNet low-shot benchmark is read as it is.
+A setup is a JSON file `{"base": […], "novel": […]}` with class names; it may have other keys. The official
+`label_idx.json` of the ImageNet low-shot benchmark is read as it is.
 
 Reference: B. Hariharan and R. Girshick, "Low-shot Visual Recognition by Shrinking and Hallucinating Features",
 ICCV 2017, arXiv:1606.02819.
@@ -13,8 +13,8 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from cpaan.data.containers import as_labels
-from cpaan.data.feature_set import show_names
+from cpaan.data.feature_set import as_classes, show_names
+from cpaan.data.low_shot import require_disjoint
 from cpaan.data.untrusted import read_json
 from cpaan.errors import InputError
 
@@ -24,20 +24,8 @@ _PART_CURE = "give part=1 (validation) or part=2 (final results)"
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """The base and the novel classes of a low-shot problem.
+    """The base and the novel classes of a low-shot problem, in the order to keep.
 
-    Parameters
-    ----------
-    base, novel : tuple of hashable
-        Class names, in the order that they shall have. Lists and arrays become tuples.
-
-    Raises
-    ------
-    InputError
-        Where one of them is empty, a name occurs twice, or a class is both base and novel.
-
-    Examples
-    --------
     >>> Setup(base=("oak", "elm"), novel=("yew",))
     Setup(base=('oak', 'elm'), novel=('yew',))
     """
@@ -47,11 +35,8 @@ class Setup:
 
     def __post_init__(self) -> None:
         for part in ("base", "novel"):
-            object.__setattr__(self, part, _distinct(getattr(self, part), part))
-        base = set(self.base)
-        common = [name for name in self.novel if name in base]
-        if common:
-            raise InputError(f"both base and novel: {show_names(common)}; a class can be one of the two only")
+            object.__setattr__(self, part, as_classes(getattr(self, part), part))
+        require_disjoint(self.base, self.novel)
 
 
 def read_setup(path: str | os.PathLike[str], part: int | None = None) -> Setup:
@@ -62,19 +47,9 @@ def read_setup(path: str | os.PathLike[str], part: int | None = None) -> Setup:
     path : str or path
         A JSON file with `base` and `novel`, or the official `label_idx.json`.
     part : {1, 2}, optional
-        For `label_idx.json` alone: 1 gives `base_classes_1` and `novel_classes_1`, which are for validation, 2
-        those for final results. Class names are then the integer class indices of the benchmark, which its
-        feature files have as labels, and not the entries of `label_names`.
-
-    Returns
-    -------
-    Setup
-        The classes.
-
-    Raises
-    ------
-    InputError
-        Where the file is missing or no setup, or `part` does not suit it.
+        For `label_idx.json` alone: 1 gives `base_classes_1` and `novel_classes_1`, which are for validation, 2 those
+        for final results. Class names are then the integer class indices of the benchmark, which its feature files
+        have as labels, and not the entries of `label_names`.
 
     Examples
     --------
@@ -100,7 +75,7 @@ def read_setup(path: str | os.PathLike[str], part: int | None = None) -> Setup:
     else:
         found = show_names(list(content)) or "none"
         raise InputError(
-            f'{path} is no setup: it needs the keys "base" and "novel", or those of label_idx.json; keys in it: {found}'
+            f'{path} is not a setup: it needs the keys "base" and "novel", or those of label_idx.json; keys in it: {found}'
         )
     try:
         return Setup(tuple(lists["base"]), tuple(lists["novel"]))
@@ -110,43 +85,17 @@ def read_setup(path: str | os.PathLike[str], part: int | None = None) -> Setup:
 
 @dataclass(frozen=True, slots=True)
 class ImageClasses:
-    """What a setup says of folders of images.
+    """Names of folders of images."""
 
-    Parameters
-    ----------
-    base : tuple of str
-        Classes that a backbone may be trained on: those of all parts of the setup.
-    everything : tuple of str
-        All classes that it names, in the order of the benchmark's class indices where it has such.
-    """
-
-    base: tuple[str, ...]
-    everything: tuple[str, ...]
+    base: tuple[str, ...]  # classes that a backbone may be trained on: those of all parts of the setup
+    everything: tuple[str, ...]  # all classes, in the order of the benchmark's class indices if it has them
 
 
 def read_image_classes(path: str | os.PathLike[str]) -> ImageClasses:
     """Read which classes of images a backbone is trained on.
 
-    Parameters
-    ----------
-    path : str or path
-        A JSON file with `base` and `novel` and, where a setup is a part of the base classes only, `all_base`; or the
-        official `label_idx.json`, whose `label_names` are the names of the folders of images.
-
-    Returns
-    -------
-    ImageClasses
-        The names.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> from pathlib import Path
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     path = Path(folder, "setup.json")
-    ...     _ = path.write_text('{"base": ["oak"], "all_base": ["oak", "elm"], "novel": ["yew"]}')
-    ...     read_image_classes(path)
-    ImageClasses(base=('oak', 'elm'), everything=('elm', 'oak', 'yew'))
+    The file is a JSON file with `base`, `novel` and, if `base` is a part of the base classes only, `all_base`; or the
+    official `label_idx.json`, whose `label_names` are the names of the folders.
     """
     content = read_json(path)
     if isinstance(content, dict) and "label_names" in content:
@@ -170,7 +119,7 @@ def read_image_classes(path: str | os.PathLike[str]) -> ImageClasses:
         novel = [str(name) for name in setup.novel]
         missing = [name for name in map(str, setup.base) if name not in set(base)]
         if missing:
-            raise InputError(f"{path}: all_base lacks the base classes {show_names(missing)}")
+            raise InputError(f"{path}: all_base lacks the base classes {show_names(missing)}; add them")
         everything = tuple(sorted({*base, *novel}))
     _require_apart(base, novel, everything, path)
     return ImageClasses(base, everything)
@@ -209,13 +158,3 @@ def _as_list(content: Mapping[str, Any], name: str, path: str | os.PathLike[str]
     if not isinstance(value, list):
         raise InputError(f"{path}: {name} is a {type(value).__name__}; give a list of classes")
     return value
-
-
-def _distinct(classes: Any, part: str) -> tuple[Hashable, ...]:
-    names = as_labels(classes, name=part)
-    if not names:
-        raise InputError(f"{part} is empty; give at least one class")
-    twice = [name for name, count in Counter(names).items() if count > 1]
-    if twice:
-        raise InputError(f"{part} has {show_names(twice)} more than once; class names must be distinct")
-    return tuple(names)

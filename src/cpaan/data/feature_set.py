@@ -1,9 +1,7 @@
-"""The one data object: features with labels and class names, checked once and never changed after.
-
-Class names and indices into them: reading, checking and naming them in messages.
-"""
+"""The one data object: features with labels and class names, checked once and never changed after."""
 
 import difflib
+import hashlib
 from collections import Counter
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
@@ -22,7 +20,7 @@ from cpaan.data.containers import (
     label_array,
     tensor_to_numpy,
 )
-from cpaan.data.memory_map import is_mapped
+from cpaan.data.memory_map import RowReader, is_mapped
 from cpaan.errors import InputError
 from cpaan.extras import import_extra
 
@@ -33,187 +31,32 @@ if TYPE_CHECKING:
 IndexArray: TypeAlias = npt.NDArray[np.int64]
 
 _NAMES_SHOWN = 5
-
-
-def show_names(names: Sequence[Hashable]) -> str:
-    """List class names for a message, cut short where there are many.
-
-    Parameters
-    ----------
-    names : sequence of hashable
-        The names.
-
-    Returns
-    -------
-    str
-        Such as "'a', 'b' and 3 more".
-
-    Examples
-    --------
-    >>> show_names("abcdefg")
-    "'a', 'b', 'c', 'd', 'e' and 2 more"
-    """
-    shown = ", ".join(repr(name) for name in names[:_NAMES_SHOWN])
-    return shown + (f" and {len(names) - _NAMES_SHOWN} more" if len(names) > _NAMES_SHOWN else "")
-
-
-def raise_unknown(unknown: Sequence[Hashable], known: Sequence[Hashable], noun: str = "class") -> NoReturn:
-    """Refuse names that there are not, offering those that are close.
-
-    Parameters
-    ----------
-    unknown, known : sequence of hashable
-        The names that were asked for in vain, and those that there are.
-    noun : str, default="class"
-        What the names are names of.
-
-    Examples
-    --------
-    >>> raise_unknown(["oka"], ["oak", "elm"])
-    Traceback (most recent call last):
-    ...
-    cpaan.errors.InputError: no class is called 'oka'; close to it: 'oak'
-    """
-    by_text = {str(name): name for name in known}
-    close = [by_text[text] for text in difflib.get_close_matches(str(unknown[0]), by_text, n=_NAMES_SHOWN)]
-    hint = f"close to it: {show_names(close)}" if close else f"there are: {show_names(known)}"
-    raise InputError(f"no {noun} is called {show_names(unknown)}; {hint}")
-
-
-def factorise(labels: Sequence[Hashable]) -> tuple[tuple[Hashable, ...], IndexArray]:
-    """Find the distinct class names, and each example's index among them.
-
-    Parameters
-    ----------
-    labels : sequence of hashable
-        Class name of each example.
-
-    Returns
-    -------
-    classes : tuple of hashable
-        Sorted, or in the order of first appearance where they cannot be sorted.
-    indices : ndarray of int64
-        Index into `classes` of each example.
-
-    Examples
-    --------
-    >>> factorise(["oak", "elm", "oak"])
-    (('elm', 'oak'), array([1, 0, 1]))
-    """
-    distinct: list[Any] = list(dict.fromkeys(labels))
-    try:
-        distinct.sort()
-    except TypeError:
-        # Names of mixed types have no order; those of their first appearance serve as well.
-        distinct = list(dict.fromkeys(labels))
-    position = {name: index for index, name in enumerate(distinct)}
-    return tuple(distinct), np.array([position[label] for label in labels], dtype=np.int64)
-
-
-def as_classes(classes: Iterable[Hashable]) -> tuple[Hashable, ...]:
-    """Read distinct class names.
-
-    Parameters
-    ----------
-    classes : iterable of hashable
-        The names.
-
-    Returns
-    -------
-    tuple of hashable
-        The same, in the same order.
-
-    Raises
-    ------
-    InputError
-        Where there are none, or one occurs twice, is missing or cannot be hashed.
-
-    Examples
-    --------
-    >>> as_classes(np.array([3, 1]))
-    (3, 1)
-    """
-    names = as_labels(classes, name="classes")
-    if not names:
-        raise InputError("classes is empty; give at least one class name")
-    twice = [name for name, count in Counter(names).items() if count > 1]
-    if twice:
-        raise InputError(f"classes has {show_names(twice)} more than once; class names must be distinct")
-    return tuple(names)
-
-
-def as_indices(labels: Any, length: int, n_classes: int) -> IndexArray:
-    """Read labels that are indices into the classes.
-
-    Parameters
-    ----------
-    labels : array, tensor, series or sequence of int
-        The indices.
-    length : int
-        How many there must be.
-    n_classes : int
-        They must be less than this.
-
-    Returns
-    -------
-    ndarray of int64
-        The indices; it may share memory with `labels`.
-
-    Raises
-    ------
-    InputError
-        Where they are no integers, not so many, or out of range.
-
-    Examples
-    --------
-    >>> as_indices([1, 0, 1], length=3, n_classes=2)
-    array([1, 0, 1])
-    """
-    indices = tensor_to_numpy(labels, "labels") if container_of(labels) == "torch" else np.asarray(labels)
-    if indices.shape != (length,):
-        raise InputError(f"labels has shape {indices.shape} for {length} examples; give one for each example")
-    if indices.dtype.kind not in "iu":
-        raise InputError(
-            f"labels are {indices.dtype}, but must be integer indices into classes where classes is given; "
-            "to give class names, leave classes out"
-        )
-    wrong = np.flatnonzero((indices < 0) | (indices >= n_classes))
-    if len(wrong):
-        raise InputError(f"labels must be from 0 to {n_classes - 1}; they are not in {describe_rows(wrong)}")
-    return indices.astype(np.int64, copy=False)
-
-
+_FINGERPRINT_DIGITS = 16
 _Scalar = TypeVar("_Scalar", bound=np.generic)
 
 
 @dataclass(frozen=True, slots=True, eq=False, init=False, repr=False)
 class FeatureSet:
-    """Features of labelled examples, frozen and valid.
+    """Features of labelled examples, read-only and valid.
 
     Parameters
     ----------
     features : array, tensor, data frame or nested list of shape (n, D)
         float16, float32 and float64 are kept; integers become float32.
     labels : array, tensor, series or sequence of length n
-        Class names of any hashable type; or, where `classes` is given, integer indices into it.
+        Class names of any hashable type; or, if `classes` is given, integer indices into it.
     classes : iterable of hashable, optional
-        Distinct class names. Without it they are taken from `labels`: sorted, or in the order of their first
-        appearance where they cannot be sorted.
+        Distinct class names. By default they are taken from `labels`: sorted, or in the order of their first
+        appearance if they cannot be sorted.
 
     Attributes
     ----------
     features : ndarray of shape (n, D)
-        Read-only. An array that can be written to is copied, so that changes to it do not reach the set; a memory
-        map that was opened for reading stays one.
+        Read-only. A writeable array is copied; a memory map that was opened for reading stays one.
     labels : ndarray of shape (n,), int64
         Read-only indices into `classes`.
     classes : tuple of hashable
         Class names; each has at least one example.
-
-    Raises
-    ------
-    InputError
-        Where features are not finite or shapes, labels and classes do not fit one another.
 
     Examples
     --------
@@ -231,20 +74,20 @@ class FeatureSet:
     labels: IndexArray
     classes: tuple[Hashable, ...]
 
-    # Written out, because what is taken is wider than what is kept.
+    # Written out, because it accepts more than it keeps.
     def __init__(self, features: Any, labels: Any, classes: Iterable[Hashable] | None = None) -> None:
         matrix = as_features(features, "features", keep_half=True)
         if classes is None:
-            names, indices = factorise(as_labels(labels, len(matrix), "labels"))
+            names, indices = _factorise(as_labels(labels, len(matrix), "labels"))
         else:
             names = as_classes(classes)
-            indices = as_indices(labels, len(matrix), len(names))
+            indices = _as_indices(labels, len(matrix), len(names))
         object.__setattr__(self, "features", _frozen(matrix))
         object.__setattr__(self, "labels", _frozen(indices))
         object.__setattr__(self, "classes", names)
         empty = [name for name, count in zip(names, self.counts, strict=True) if count == 0]
         if empty:
-            raise InputError(f"no examples of {show_names(empty)}; remove what is empty from classes")
+            raise InputError(f"no examples of {show_names(empty)}; remove them from classes")
 
     def __len__(self) -> int:
         return len(self.features)
@@ -264,10 +107,10 @@ class FeatureSet:
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Through the constructor, because arrays come writeable out of a pickle.
+        # Through the constructor, because arrays are writeable after unpickling.
         return FeatureSet, (self.features, self.labels, self.classes)
 
-    # Like the arrays that it holds, a set is compared by its values and so has no hash.
+    # A set is compared by its values, like the arrays that it holds, and so has no hash.
     __hash__ = None  # type: ignore[assignment]
 
     @property
@@ -291,23 +134,7 @@ class FeatureSet:
         return label_array(self.classes)[self.labels]
 
     def index_of(self, name: Hashable) -> int:
-        """Give the index of a class.
-
-        Parameters
-        ----------
-        name : hashable
-            Name of the class.
-
-        Returns
-        -------
-        int
-            Its place in `classes`.
-
-        Raises
-        ------
-        InputError
-            Where there is no such class; the message has names that are close.
-        """
+        """Give the index of a class in `classes`."""
         if name not in self.classes:
             raise_unknown([name], self.classes)
         return self.classes.index(name)
@@ -324,11 +151,6 @@ class FeatureSet:
         -------
         FeatureSet
             Their examples, in the order that they have here.
-
-        Raises
-        ------
-        InputError
-            Where there is no such class; the message has names that are close.
         """
         names = as_classes(classes)
         unknown = [name for name in names if name not in set(self.classes)]
@@ -341,17 +163,12 @@ class FeatureSet:
         return FeatureSet(_rows_of(self.features, rows), _read_only(labels[rows]), names)
 
     def take(self, rows: npt.ArrayLike) -> "FeatureSet":
-        """Keep some examples only.
+        """Keep some examples only, and the classes that occur among them.
 
         Parameters
         ----------
         rows : array of int or of bool
-            Row numbers in the order wanted, or a mask with one entry for each example.
-
-        Returns
-        -------
-        FeatureSet
-            These examples. Classes that have none among them are left out.
+            Row numbers in any order, or a mask with one entry for each example.
         """
         chosen = np.asarray(rows)
         if chosen.dtype == bool and chosen.shape == (len(self),):
@@ -368,34 +185,12 @@ class FeatureSet:
         return FeatureSet(_rows_of(self.features, chosen), _read_only(indices), classes)
 
     def of_class(self, name: Hashable) -> FeatureArray:
-        """Give the features of one class.
-
-        Parameters
-        ----------
-        name : hashable
-            Name of the class.
-
-        Returns
-        -------
-        ndarray of shape (count, D)
-            A copy.
-        """
+        """Copy the features of one class."""
         features: FeatureArray = self.features[self.labels == self.index_of(name)]
         return features
 
     def concatenate(self, other: "FeatureSet") -> "FeatureSet":
-        """Put the examples of another set after those of this one.
-
-        Parameters
-        ----------
-        other : FeatureSet
-            A set of the same dimension; classes of the same name are the same class.
-
-        Returns
-        -------
-        FeatureSet
-            The classes of this set come first, then those that only the other has.
-        """
+        """Append the examples of another set of the same dimension; classes of the same name are the same class."""
         if other.dimension != self.dimension:
             raise InputError(f"features have {self.dimension} and {other.dimension} columns; they must agree")
         classes = tuple(dict.fromkeys(self.classes + other.classes))
@@ -404,50 +199,31 @@ class FeatureSet:
         features = np.concatenate([self.features, other.features])
         return FeatureSet(_read_only(features), _read_only(np.concatenate([self.labels, others])), classes)
 
-    def to_numpy(self) -> tuple[FeatureArray, npt.NDArray[Any]]:
-        """Give what an estimator takes.
+    def fingerprint(self) -> str:
+        """Hash features, labels and classes, as 16 hexadecimal digits."""
+        digest = hashlib.sha256()
+        self.update_digest(digest)
+        return digest.hexdigest()[:_FINGERPRINT_DIGITS]
 
-        Returns
-        -------
-        X : ndarray of shape (n, D)
-            The features, read-only.
-        y : ndarray of shape (n,)
-            Class names: numbers or strings, or objects for names of other types.
-        """
+    def update_digest(self, digest: "hashlib._Hash") -> None:
+        """Add features, labels and classes to a hash, in blocks: features may lie in a file larger than memory."""
+        digest.update(f"{self.features.dtype} {self.features.shape} {self.classes!r}".encode())
+        digest.update(np.ascontiguousarray(self.labels).data)
+        for _, block in RowReader(self.features).blocks():
+            digest.update(np.ascontiguousarray(block).data)
+
+    def to_numpy(self) -> tuple[FeatureArray, npt.NDArray[Any]]:
+        """Give X, read-only, and y for an estimator: y has numbers or strings, or objects for names of other types."""
         return self.features, self.names
 
     def to_torch(self, device: "torch.device | str | None" = None) -> "tuple[torch.Tensor, torch.Tensor]":
-        """Give tensors, which are copies.
-
-        Parameters
-        ----------
-        device : torch.device or str, optional
-            Where they shall lie; by default on the CPU.
-
-        Returns
-        -------
-        features : torch.Tensor of shape (n, D)
-            The features.
-        labels : torch.Tensor of shape (n,), int64
-            Indices into `classes`.
-        """
+        """Copy features and labels to tensors on a device, by default the CPU."""
         torch = import_module("torch")
         features = torch.tensor(self.features, device=device)
         return features, torch.tensor(self.labels, device=device)
 
     def to_frame(self, label: str = "label") -> Any:
-        """Give a pandas data frame.
-
-        Parameters
-        ----------
-        label : str, default="label"
-            Name of the column with the class names.
-
-        Returns
-        -------
-        pandas.DataFrame
-            Columns feature_0, feature_1, … and the label.
-        """
+        """Make a pandas data frame with columns feature_0, feature_1, … and the class names in a column `label`."""
         pandas = import_extra("pandas", "a data frame")
         columns = [f"feature_{column}" for column in range(self.dimension)]
         if label in columns:
@@ -458,23 +234,10 @@ class FeatureSet:
 
     @classmethod
     def from_frame(cls, frame: Any, label: str = "label") -> "FeatureSet":
-        """Read a data frame.
-
-        Parameters
-        ----------
-        frame : pandas.DataFrame or polars.DataFrame
-            One row for each example; every column but the label is a feature.
-        label : str, default="label"
-            Name of the column with the class names.
-
-        Returns
-        -------
-        FeatureSet
-            Its examples.
-        """
+        """Read a data frame of pandas or polars; every column but `label` is a feature."""
         container = container_of(frame)
         if container not in ("pandas", "polars"):
-            raise InputError(f"a {type(frame).__name__} is no data frame; give one of pandas or polars")
+            raise InputError(f"a {type(frame).__name__} is not a data frame; give one of pandas or polars")
         columns = list(frame.columns)
         if label not in columns:
             raise_unknown([label], columns, noun="column")
@@ -483,13 +246,13 @@ class FeatureSet:
 
 
 def _read_only(array: npt.NDArray[_Scalar]) -> npt.NDArray[_Scalar]:
-    """Mark an array of our own, so that it is not copied again."""
+    """Mark an array that nobody else holds, so that it is not copied again."""
     array.flags.writeable = False
     return array
 
 
 def _rows_of(features: FeatureArray, rows: npt.NDArray[np.integer[Any]]) -> FeatureArray:
-    """Copy rows; consecutive ones of a memory map stay where they are."""
+    """Copy rows; consecutive rows of a memory map stay in the file."""
     if is_mapped(features) and len(rows) and (np.diff(rows) == 1).all():
         return features[rows[0] : rows[-1] + 1]
     return _read_only(features[rows])
@@ -497,3 +260,68 @@ def _rows_of(features: FeatureArray, rows: npt.NDArray[np.integer[Any]]) -> Feat
 
 def _frozen(array: npt.NDArray[_Scalar]) -> npt.NDArray[_Scalar]:
     return _read_only(array.copy()) if array.flags.writeable else array
+
+
+# Class names, and indices into them
+
+
+def show_names(names: Sequence[Hashable]) -> str:
+    """List class names for a message, cut short after five.
+
+    >>> show_names("abcdefg")
+    "'a', 'b', 'c', 'd', 'e' and 2 more"
+    """
+    shown = ", ".join(repr(name) for name in names[:_NAMES_SHOWN])
+    return shown + (f" and {len(names) - _NAMES_SHOWN} more" if len(names) > _NAMES_SHOWN else "")
+
+
+def raise_unknown(unknown: Sequence[Hashable], known: Sequence[Hashable], noun: str = "class") -> NoReturn:
+    """Refuse unknown names, and offer known ones that are similar.
+
+    >>> raise_unknown(["oka"], ["oak", "elm"])
+    Traceback (most recent call last):
+    ...
+    cpaan.errors.InputError: unknown class 'oka'; did you mean 'oak'?
+    """
+    by_text = {str(name): name for name in known}
+    close = [by_text[text] for text in difflib.get_close_matches(str(unknown[0]), by_text, n=_NAMES_SHOWN)]
+    hint = f"did you mean {show_names(close)}?" if close else f"known: {show_names(known)}"
+    raise InputError(f"unknown {noun} {show_names(unknown)}; {hint}")
+
+
+def as_classes(classes: Iterable[Hashable], name: str = "classes") -> tuple[Hashable, ...]:
+    """Read class names, which must be distinct."""
+    names = as_labels(classes, name=name)
+    if not names:
+        raise InputError(f"{name} is empty; give at least one class")
+    twice = [label for label, count in Counter(names).items() if count > 1]
+    if twice:
+        raise InputError(f"{name} has {show_names(twice)} more than once; class names must be distinct")
+    return tuple(names)
+
+
+def _factorise(labels: Sequence[Hashable]) -> tuple[tuple[Hashable, ...], IndexArray]:
+    """Find the distinct class names, sorted if they have an order, and the index of each label among them."""
+    distinct: list[Any] = list(dict.fromkeys(labels))
+    try:
+        distinct.sort()
+    except TypeError:
+        distinct = list(dict.fromkeys(labels))  # sort may have left them in disorder
+    position = {name: index for index, name in enumerate(distinct)}
+    return tuple(distinct), np.array([position[label] for label in labels], dtype=np.int64)
+
+
+def _as_indices(labels: Any, length: int, n_classes: int) -> IndexArray:
+    """Read labels that are indices into the classes."""
+    indices = tensor_to_numpy(labels, "labels") if container_of(labels) == "torch" else np.asarray(labels)
+    if indices.shape != (length,):
+        raise InputError(f"labels has shape {indices.shape} for {length} examples; give one for each example")
+    if indices.dtype.kind not in "iu":
+        raise InputError(
+            f"labels are {indices.dtype}, but must be integer indices into classes if classes is given; "
+            "to give class names, leave classes out"
+        )
+    wrong = np.flatnonzero((indices < 0) | (indices >= n_classes))
+    if len(wrong):
+        raise InputError(f"labels must be from 0 to {n_classes - 1}; they are not in {describe_rows(wrong)}")
+    return indices.astype(np.int64, copy=False)

@@ -1,12 +1,8 @@
-"""Feature files of every format that is known here: NumPy archives, the benchmark's HDF5, safetensors, parquet.
+"""Feature files of every format: NumPy archives, the benchmark's HDF5, safetensors and parquet.
 
-What a file holds is told by its first bytes or else its ending; what is written, by the ending alone. All hold
-features, one label for each row and, except HDF5, which rows are held out for testing; files are never unpickled, and
-what they claim is checked before memory is taken for it.
-
-What a format may ask for before features can be written in it: one part alone, or numbered classes.
-
-Features without labels: what a classifier is asked about.
+The first bytes of a file, or else its ending, say how to read it; its ending alone says how to write it. All formats
+hold features, one label for each row and, except HDF5, which rows are held out for testing. Files are never unpickled,
+and what they claim is checked before memory is taken for it.
 """
 
 import json
@@ -20,7 +16,15 @@ import numpy.typing as npt
 
 from cpaan.data.containers import FeatureArray, as_features
 from cpaan.data.feature_set import FeatureSet
-from cpaan.data.feature_table import FeatureTable, Format, as_mask, cast_features, format_by_ending, format_of
+from cpaan.data.feature_table import (
+    FeatureTable,
+    Format,
+    as_mask,
+    cast_features,
+    first_bytes,
+    format_by_ending,
+    format_of,
+)
 from cpaan.data.folders import write_atomically
 from cpaan.data.hdf5 import Hdf5Features, write_hdf5
 from cpaan.data.npz import MAGIC, read_array_file, read_npz, read_npz_features, write_npz
@@ -39,13 +43,7 @@ class Bank:
     train : FeatureSet
         Examples to learn from.
     test : FeatureSet or None
-        Examples that are held out; None where the file has none.
-
-    Examples
-    --------
-    >>> bank = Bank(train=FeatureSet([[0.0], [1.0]], ["a", "b"]), test=None)
-    >>> bank.train.n_classes
-    2
+        Examples held out for testing; None if the file has none.
     """
 
     train: FeatureSet
@@ -53,7 +51,7 @@ class Bank:
 
 
 def read_features(path: str | os.PathLike[str]) -> FeatureSet:
-    """Read all rows of a feature file.
+    """Read all rows of a feature file, those for testing included.
 
     Parameters
     ----------
@@ -63,12 +61,7 @@ def read_features(path: str | os.PathLike[str]) -> FeatureSet:
     Returns
     -------
     FeatureSet
-        Its examples, those for testing included.
-
-    Raises
-    ------
-    InputError
-        Where the file is missing, damaged, or no feature file.
+        Its examples.
 
     Examples
     --------
@@ -82,7 +75,7 @@ def read_features(path: str | os.PathLike[str]) -> FeatureSet:
 
 
 def read_bank(path: str | os.PathLike[str]) -> Bank:
-    """Read a feature file, its training and test rows apart.
+    """Read the training rows and the test rows of a feature file.
 
     Parameters
     ----------
@@ -92,12 +85,7 @@ def read_bank(path: str | os.PathLike[str]) -> Bank:
     Returns
     -------
     Bank
-        A class without examples in a part does not appear in that part.
-
-    Raises
-    ------
-    InputError
-        Where the file is missing, damaged, no feature file, or has test rows only.
+        Each part has only the classes that have examples in it.
 
     Examples
     --------
@@ -129,20 +117,14 @@ def write_features(
     Parameters
     ----------
     path : str or path
-        The file, under exactly this name. Its ending says what is written: .npz, .safetensors, .parquet, or .h5 and
-        .hdf5 for the benchmark's HDF5; any other ending means a NumPy archive. A file that is there already is
-        replaced.
+        The file, replaced if it exists. Its ending selects the format: .npz, .safetensors, .parquet, or .h5 and .hdf5
+        for the benchmark's HDF5; any other ending means a NumPy archive.
     feature_set : FeatureSet
-        What to write. Its class names must be all str, all int, all float or all bool.
+        What to write. Class names must be all str, all int, all float or all bool.
     is_test : array of bool, optional
         Which rows are held out for testing.
     dtype : floating dtype, optional
-        The type to write features in, such as "float16"; by default that of the set.
-
-    Raises
-    ------
-    InputError
-        Where class names are of other types, features do not fit `dtype`, or the file cannot be written.
+        Type of the features in the file, such as "float16"; by default that of the set.
 
     Examples
     --------
@@ -159,14 +141,7 @@ def write_features(
 
 
 def read_table(path: str | os.PathLike[str]) -> FeatureTable:
-    """Read a feature file as it is: all rows, and which of them are held out for testing.
-
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     write_features(f"{folder}/trees.npz", FeatureSet([[0.5], [1.5]], ["oak", "elm"]), is_test=[False, True])
-    ...     read_table(f"{folder}/trees.npz").is_test
-    array([False,  True])
-    """
+    """Read all rows of a feature file, and which of them are held out for testing."""
     return _READERS[format_of(path)](Path(path))
 
 
@@ -205,26 +180,7 @@ _WRITERS: dict[Format, Callable[[Path, FeatureSet, npt.NDArray[np.bool_] | None]
 
 
 def one_part(table: FeatureTable, part: str) -> FeatureTable:
-    """Keep the rows of one part.
-
-    Parameters
-    ----------
-    table : FeatureTable
-        All rows.
-    part : {"train", "test"}
-        Which of them to keep.
-
-    Returns
-    -------
-    FeatureTable
-        Without marks, because all its rows are of one part.
-
-    Examples
-    --------
-    >>> table = FeatureTable(FeatureSet([[0.0], [1.0]], ["oak", "elm"]), np.array([False, True]))
-    >>> one_part(table, "test").rows.classes
-    ('elm',)
-    """
+    """Keep the rows of one part, "train" or "test"; the result has no mask."""
     if part not in ("train", "test"):
         raise InputError(f"a part is train or test, not {part!r}")
     is_test = np.zeros(len(table.rows), dtype=bool) if table.is_test is None else table.is_test
@@ -235,78 +191,24 @@ def one_part(table: FeatureTable, part: str) -> FeatureTable:
 
 
 def number_classes(table: FeatureTable, names: Path) -> FeatureTable:
-    """Call classes by their place among all, and write the list of their names to a file.
-
-    Parameters
-    ----------
-    table : FeatureTable
-        Rows whose classes have any names that a JSON file can hold.
-    names : path
-        The file: a list of names, of which number i is called i from now on.
-
-    Returns
-    -------
-    FeatureTable
-        The same rows, their classes called 0, 1, ….
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> table = FeatureTable(FeatureSet([[0.0], [1.0]], ["oak", "elm"]), None)
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     numbered = number_classes(table, Path(folder) / "classes.json")
-    ...     numbered.rows.names.tolist(), (Path(folder) / "classes.json").read_text()
-    ([1, 0], '["elm", "oak"]')
-    """
+    """Replace class names by their indices, and write the list of names to a JSON file."""
     rows = table.rows
     write_atomically(names, json.dumps(rows.classes, ensure_ascii=False).encode())
     return FeatureTable(FeatureSet(rows.features, rows.labels, range(rows.n_classes)), table.is_test)
 
 
 def read_rows(path: str | os.PathLike[str]) -> FeatureArray:
-    """Read the features of a file; labels may be missing.
-
-    Parameters
-    ----------
-    path : str or path
-        An archive with `features` or `X` (.npz), one array (.npy), an HDF5 feature file, or safetensors or parquet,
-        which must have labels. Of all of them every row is read, those for testing included.
-
-    Returns
-    -------
-    ndarray of shape (n, D)
-        The features, all finite.
-
-    Raises
-    ------
-    InputError
-        Where the file is missing, damaged or holds no features.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     np.savez(f"{folder}/new.npz", X=np.eye(2, dtype=np.float32))
-    ...     read_rows(f"{folder}/new.npz")
-    array([[1., 0.],
-           [0., 1.]], dtype=float32)
-    """
+    """Read the features of all rows of a file; labels may be missing in .npz, .npy and HDF5."""
     path = Path(path)
     require_file(path)
-    if _is_array(path):
-        return as_features(read_array_file(path), str(path), keep_half=True)
     found = format_of(path)
-    if found == "npz":
-        return as_features(read_npz_features(path), str(path), keep_half=True)
-    if found == "hdf5":
+    if first_bytes(path, len(MAGIC)) == MAGIC:
+        values = read_array_file(path)
+    elif found == "npz":
+        values = read_npz_features(path)
+    elif found == "hdf5":
         file = Hdf5Features(path)
-        return as_features(file.read(np.arange(file.n)), str(path), keep_half=True)
-    return read_features(path).features
-
-
-def _is_array(path: Path) -> bool:
-    try:
-        with path.open("rb") as file:
-            return file.read(len(MAGIC)) == MAGIC
-    except (OSError, ValueError):
-        return False  # whoever reads an archive says what is wrong
+        values = file.read(np.arange(file.n))
+    else:
+        return read_features(path).features
+    return as_features(values, str(path), keep_half=True)

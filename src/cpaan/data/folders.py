@@ -1,19 +1,7 @@
-"""Files that appear whole or not at all.
+"""Folders that survive crashes: atomic writes, models, a lock for one writer, checks of output paths.
 
-A model on disk: `model.safetensors` and `config.json` in a folder; nothing is ever unpickled.
-
-The configuration is written last and holds a checksum of the tensors, so a torn model is recognised. It can be read
-without loading torch.
-
-One process at a time writes to a folder.
-
-The lock is the kernel's, on the file `.lock` of the folder: it ends with the process that holds it, however that ends,
-so that a lock file which a killed process or another boot left behind keeps nobody out. File systems without such locks
-(some network ones) and Windows are written to with a warning, and without protection.
-
-Checks of output paths before anything long is begun.
-
-Tables as comma-separated values.
+A model on disk is a folder with `model.safetensors` and `config.json`; nothing is ever unpickled. The configuration is
+written last and holds a checksum of the tensors, so a torn model is recognised. Reading it does not load torch.
 """
 
 import csv
@@ -35,38 +23,24 @@ from cpaan.data.untrusted import read_json, reading, require_file
 from cpaan.errors import InputError
 
 if TYPE_CHECKING:
+    from filelock import BaseFileLock
     from torch import Tensor
 
 
 _HEX, _PART = 16, ".part"
-# Of file systems that do not sync folders, or folders that may be written and not read.
+# Some file systems do not sync folders, and some folders may be written but not read.
 _CANNOT_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS, errno.EACCES)
 
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Give a temporary path to write to, which takes the place of `path` when the block ends well.
-
-    Raises
-    ------
-    InputError
-        Where the path cannot be written; nothing is left behind.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> path = Path(tempfile.mkdtemp()) / "note.txt"
-    >>> with replacing(path) as temporary:
-    ...     _ = temporary.write_text("whole")
-    >>> path.read_text()
-    'whole'
-    """
-    # Not Path.is_dir, which fails where a name is too long or not allowed.
+    """Give a temporary path to write to, which replaces `path` when the block ends without an error."""
+    # Not Path.is_dir, which fails if a name is too long or not allowed.
     if os.path.isdir(path):
         raise InputError(f"{path} is a folder; give the path of a file in it")
     if not os.path.isdir(path.parent):
         raise InputError(f"cannot write {path}: there is no folder {path.parent}; make it first")
-    # In the same folder, because a file can be renamed in one step only within its file system.
+    # In the same folder: renaming is atomic only within a file system.
     temporary = path.parent / f".{secrets.token_hex(_HEX // 2)}{_PART}"
     try:
         yield temporary
@@ -88,7 +62,7 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 
 def make_folder(path: Path) -> None:
-    """Make a folder, and those that it lies in, where they are missing."""
+    """Create a folder and its parents, if they are missing."""
     try:
         path.mkdir(parents=True, exist_ok=True)
         sync_folder(path.parent)
@@ -99,7 +73,7 @@ def make_folder(path: Path) -> None:
 
 
 def sync_folder(path: Path) -> None:
-    """Let new names in a folder outlast a power failure, where the system can promise that."""
+    """Make new names in a folder survive a power failure, if the system can promise that."""
     if not hasattr(os, "O_DIRECTORY"):  # Windows, which writes names through
         return
     try:
@@ -114,7 +88,7 @@ def sync_folder(path: Path) -> None:
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Remove what a killed process had not finished writing with `replacing`; only where no other process writes."""
+    """Remove what a killed process had not finished writing with `replacing`; only while no other process writes."""
     for left in folder.glob("." + _HEX * "?" + _PART):
         with suppress(OSError):
             left.unlink()
@@ -127,7 +101,7 @@ _BLOCK_BYTES = 2**22
 
 
 def encode_name(name: Hashable) -> Any:
-    """Turn a class name into what JSON can hold and give back unchanged.
+    """Convert a class name to JSON, from which `decode_name` gets it back unchanged.
 
     >>> encode_name(("a", 1))
     {'tuple': ['a', 1]}
@@ -143,15 +117,11 @@ def encode_name(name: Hashable) -> Any:
 
 
 def decode_name(name: Any) -> Hashable:
-    """Undo `encode_name`.
-
-    >>> decode_name({"tuple": ["a", 1]})
-    ('a', 1)
-    """
+    """Undo `encode_name`."""
     if isinstance(name, dict) and name.keys() == {"tuple"} and isinstance(name["tuple"], list):
         return tuple(decode_name(part) for part in name["tuple"])
     if isinstance(name, dict | list) or (isinstance(name, float) and math.isnan(name)):
-        raise InputError(f"{name!r:.100} is no class name")
+        raise InputError(f"{name!r:.100} is not a class name")
     result: Hashable = name
     return result
 
@@ -159,7 +129,7 @@ def decode_name(name: Any) -> Hashable:
 def write_model(
     folder: str | os.PathLike[str], kind: str, tensors: "Mapping[str, Tensor]", config: Mapping[str, Any]
 ) -> None:
-    """Write a model of some kind; a model that is there already is replaced."""
+    """Write a model of some kind, replacing one that exists."""
     from safetensors import SafetensorError
     from safetensors.torch import save_file
 
@@ -171,7 +141,7 @@ def write_model(
     with replacing(folder / TENSORS) as temporary:
         try:
             save_file({name: value.detach().cpu().contiguous() for name, value in tensors.items()}, temporary)
-        except SafetensorError as error:  # such as a full disk, in its own words
+        except SafetensorError as error:  # such as a full disk
             raise OSError(str(error)) from error
         checksum = _checksum(temporary)
     head = {"format": FORMAT, "format_version": FORMAT_VERSION, "kind": kind}
@@ -193,13 +163,13 @@ def read_model(folder: str | os.PathLike[str], kind: str) -> "tuple[dict[str, Te
         if _checksum(folder / TENSORS) != config["sha256"]:
             raise InputError(
                 f"{folder / TENSORS} is truncated or damaged: it does not match the checksum in {CONFIG}; copy the "
-                "model again or train it anew"
+                "model or train it again"
             )
-        # The library holds every place and size of the header against the length of the file.
+        # The library compares every place and size in the header with the length of the file.
         tensors: dict[str, Tensor] = load_file(folder / TENSORS)
         wrong = [name for name, value in tensors.items() if value.is_floating_point() and not value.isfinite().all()]
         if wrong:
-            raise InputError(f"{folder / TENSORS}: {wrong[0]} is NaN or infinite; train the model anew")
+            raise InputError(f"{folder / TENSORS}: {wrong[0]} is NaN or infinite; train the model again")
     return tensors, config
 
 
@@ -223,12 +193,12 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def read_shapes(path: Path) -> dict[str, tuple[int, ...]]:
-    """Read the names and shapes of a model's tensors, and none of their values."""
+    """Read the names and shapes of a model's tensors without their values."""
     from safetensors import safe_open
 
     require_file(path)
     with reading(path, "is truncated or damaged"), safe_open(path, framework="numpy") as file:
-        names = file.keys()  # what is open here has this, but cannot be iterated itself
+        names = file.keys()  # the file itself cannot be iterated
         return {name: tuple(file.get_slice(name).get_shape()) for name in names}
 
 
@@ -241,20 +211,18 @@ def _checksum(path: Path) -> str:
 
 
 LOCK = ".lock"
+_LOCK_SECONDS = 0.1  # enough to try again where the holder removed the file just now
+_CANNOT_LOCK = (errno.ENOTSUP, errno.ENOSYS, errno.ENOLCK)
 _LONGEST_NOTE = 200
 
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Keep other processes from writing to a folder, which is made where it is missing, and gone again if left empty.
+    """Keep other processes from writing to a folder, which is created if missing and removed if left empty.
 
-    Raises
-    ------
-    InputError
-        Where another process holds it, or nothing can be written there.
+    The system frees the lock when its process ends, however that ends: a file `.lock` of a killed process blocks
+    nobody. A file system without locks is written to with a warning.
 
-    Examples
-    --------
     >>> import tempfile
     >>> folder = Path(tempfile.mkdtemp())
     >>> with locked(folder), locked(folder):
@@ -265,83 +233,66 @@ def locked(folder: Path) -> Iterator[None]:
     """
     is_new = not folder.exists()
     make_folder(folder)
-    path = folder / LOCK
     try:
-        descriptor = _hold(path)
+        lock = _hold(folder / LOCK)
         try:
             yield
         finally:
-            # While it is still held: whoever waits for this very file notices that it is no longer the folder's.
-            with suppress(OSError):
-                if _is_of(path, descriptor):
-                    path.unlink()
-            os.close(descriptor)
+            if lock is not None:
+                # While it is held: a process that has opened this file and gets the lock sees that it is gone.
+                with suppress(OSError):
+                    (folder / LOCK).unlink()
+                lock.release()
     finally:
         if is_new:
             with suppress(OSError):
                 folder.rmdir()
 
 
-def _hold(path: Path) -> int:
-    while True:
-        try:
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-        except OSError as error:
-            raise InputError(f"cannot write to {path.parent}: {error.strerror or error}") from error
-        try:
-            _lock(descriptor, path)
-        except BaseException:
-            os.close(descriptor)
-            raise
-        if _is_of(path, descriptor):
-            break
-        os.close(descriptor)  # removed by the process that held it, between opening and locking
-    with suppress(OSError):  # a note for people, which a full disk may do without
-        os.ftruncate(descriptor, 0)
-        os.write(descriptor, f"{os.getpid()} on {socket.gethostname()}\n".encode())
-    return descriptor
+def _hold(path: Path) -> "BaseFileLock | None":
+    from filelock import FileLock, SoftFileLock, Timeout
 
-
-def _lock(descriptor: int, path: Path) -> None:
+    lock = FileLock(path, timeout=_LOCK_SECONDS, poll_interval=_LOCK_SECONDS / 5)
     try:
-        from fcntl import LOCK_EX, LOCK_NB, flock
-
-        flock(descriptor, LOCK_EX | LOCK_NB)
-    except BlockingIOError as error:
-        holder = os.pread(descriptor, _LONGEST_NOTE, 0).decode(errors="replace").strip()
+        lock.acquire()
+        if isinstance(lock, SoftFileLock):  # which outlives a process that was killed
+            lock.release()
+            raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+    except Timeout as error:
         raise InputError(
-            f"{path.parent} is being written to by process {holder or 'of unknown number'}; wait until it is done, or "
-            "give another folder"
+            f"{path.parent} is being written to by process {_holder(path)}; wait until it is done, or give another "
+            "folder"
         ) from error
-    except (ImportError, OSError) as error:
+    except OSError as error:
+        if error.errno not in _CANNOT_LOCK:
+            raise InputError(f"cannot write to {path.parent}: {error.strerror or error}") from error
         warnings.warn(
             f"files in {path.parent} cannot be locked ({error}): make sure that no other process writes there",
             stacklevel=4,
         )
+        return None
+    with suppress(OSError):  # a note for people, which a full disk may do without
+        path.write_text(f"{os.getpid()} on {socket.gethostname()}\n")
+    return lock
 
 
-def _is_of(path: Path, descriptor: int) -> bool:
-    try:
-        return os.path.samestat(path.stat(), os.fstat(descriptor))
-    except FileNotFoundError:
-        return False
+def _holder(path: Path) -> str:
+    with suppress(OSError), path.open(errors="replace") as file:
+        return file.read(_LONGEST_NOTE).strip() or "of unknown number"
+    return "of unknown number"
 
 
 def require_writable_file(path: Path) -> None:
-    """Refuse a file that could not be written in the end."""
+    """Refuse a file that could not be written, before a long computation begins."""
     if path.is_dir():
         raise InputError(f"cannot write {path}: it is a folder; give the name of a file")
     _require_writable_folder(path.parent, path)
 
 
 def require_model_folder(path: Path, *, overwrite: bool, ours: bool = False) -> None:
-    """Refuse a folder that a model could not, or should not, be written to; nothing is made yet.
+    """Refuse a folder that a model cannot or should not be written to, before a long computation begins.
 
-    Parameters
-    ----------
-    path : the folder
-    overwrite : whether a model that is there may be replaced
-    ours : whether what is there is known to be of a model, although there is none yet
+    `overwrite` allows replacing a model; `ours` says that what is there belongs to a model that is not finished.
     """
     if path.exists() and not path.is_dir():
         raise InputError(f"cannot write a model to {path}: it is a file; give the name of a folder")
@@ -350,10 +301,7 @@ def require_model_folder(path: Path, *, overwrite: bool, ours: bool = False) -> 
             raise InputError(f"{path} is not empty and holds no model; give another folder")
         if not overwrite:
             raise InputError(f"{path} holds a model already; give another folder, or --overwrite")
-    existing = path
-    while not existing.exists():
-        existing = existing.parent
-    _require_writable_folder(existing, path)
+    _require_writable_folder(next(folder for folder in (path, *path.parents) if folder.exists()), path)
 
 
 def _require_writable_folder(folder: Path, wanted: Path) -> None:
@@ -365,7 +313,7 @@ def _require_writable_folder(folder: Path, wanted: Path) -> None:
 
 
 def csv_text(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
-    r"""Lay out a table as comma-separated values; None is an empty cell.
+    r"""Write a table as comma-separated values; None becomes an empty cell.
 
     >>> csv_text(["a", "b"], [[1, "x, y"], [2, None]])
     'a,b\n1,"x, y"\n2,\n'

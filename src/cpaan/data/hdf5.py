@@ -1,10 +1,8 @@
 """Feature files of the ImageNet low-shot benchmark, in HDF5, read without ever holding a whole one.
 
 A file has the datasets `all_feats` (n × D), `all_labels` (n, class indices) and `count` (one number: how many of the
-rows are in use; those after them are padding). Rows are read in blocks of some megabytes, so that what is held is the
-rows asked for and one block beside them.
-
-Datasets of HDF5 files that are safe to read: in the file itself, packed as known, no larger than they say.
+rows are in use; the others are padding). Rows are read in blocks of some megabytes, so memory holds the requested rows
+and one block.
 """
 
 import math
@@ -24,7 +22,6 @@ import numpy.typing as npt
 
 from cpaan.data.containers import FeatureArray, as_features, describe_rows, require_finite
 from cpaan.data.feature_set import FeatureSet, IndexArray, as_classes, raise_unknown
-from cpaan.data.feature_table import format_of
 from cpaan.data.folders import replacing
 from cpaan.data.untrusted import reading, require_file, require_plausible
 from cpaan.errors import InputError
@@ -35,82 +32,13 @@ _KNOWN_FILTERS = {_DEFLATE, _SHUFFLE, _FLETCHER32, _SZIP, _LZF}
 _LARGEST_CHUNK_BYTES = 2**30
 # Deflate makes a thousand bytes of one, and the library unpacks a chunk before it looks at how much that is.
 _PACKED_UNCHECKED = 2**18
-
-
-def require_harmless(dataset: Any, name: str, path: str | os.PathLike[str]) -> None:
-    """Refuse a dataset that would be read from another file, by a foreign filter, or in chunks that fill the memory.
-
-    Parameters
-    ----------
-    dataset : h5py.Dataset
-        What is to be read.
-    name : str
-        Its name in the file.
-    path : str or path
-        The file.
-
-    Raises
-    ------
-    InputError
-        Where it is refused.
-
-    Examples
-    --------
-    >>> import h5py, tempfile
-    >>> with tempfile.TemporaryDirectory() as folder, h5py.File(f"{folder}/trees.h5", "w") as file:
-    ...     file["labels"] = [1, 2]
-    ...     require_harmless(file["labels"], "labels", file.filename)
-    """
-    if not os.path.samefile(dataset.file.filename, path):
-        raise InputError(f"{path}: {name} is a link to another file; write its values into this one")
-    if dataset.is_virtual or dataset.external:
-        raise InputError(f"{path}: {name} takes its values from other files; write them into this one")
-    if dataset.dtype.kind not in "iuf":
-        raise InputError(f"{path}: {name} is {dataset.dtype}; it must be numbers")
-    settings = dataset.id.get_create_plist()
-    filters = [settings.get_filter(place)[0] for place in range(settings.get_nfilters())]
-    foreign = sorted(set(filters) - _KNOWN_FILTERS)
-    if foreign or max(Counter(filters).values(), default=0) > 1:
-        raise InputError(
-            f"{path}: {name} is packed by filter {', '.join(map(str, foreign or filters))}, or by one of them twice; "
-            "write it again with gzip, lzf or without compression"
-        )
-    if dataset.chunks is not None:
-        _require_chunks(dataset, filters, name, path)
-
-
-def _require_chunks(dataset: Any, filters: list[int], name: str, path: str | os.PathLike[str]) -> None:
-    size = math.prod(dataset.chunks) * dataset.dtype.itemsize
-    if size > _LARGEST_CHUNK_BYTES:
-        raise InputError(f"{path}: {name} has chunks of {size / 2**20:.0f} MiB; write it again with smaller ones")
-    require_plausible(path, size)
-    for place in range(dataset.id.get_num_chunks()):
-        chunk = dataset.id.get_chunk_info(place)
-        if chunk.size > 2 * size + 2**12:
-            raise InputError(f"{path} is damaged: a chunk of {name} has {chunk.size} bytes and should unpack to {size}")
-        if _DEFLATE in filters and chunk.size > _PACKED_UNCHECKED:
-            _require_unpacks(dataset, chunk, filters, size, f"{path}: {name}")
-
-
-def _require_unpacks(dataset: Any, chunk: Any, filters: list[int], size: int, where: str) -> None:
-    """Unpack a chunk for a trial, no further than it may go."""
-    skipped, packed = dataset.id.read_direct_chunk(chunk.chunk_offset)
-    before = filters[filters.index(_DEFLATE) + 1 :]
-    if skipped or any(each != _FLETCHER32 for each in before):
-        raise InputError(f"{where} is packed in an unusual way; write it again with gzip or without compression")
-    unpacking = zlib.decompressobj()
-    unpacking.decompress(packed, size + 64)
-    if unpacking.unconsumed_tail:
-        raise InputError(f"{where} is damaged or made to do harm: a chunk unpacks to more than its {size} bytes")
-
-
 _MATRIX = 2
-_WRONG = "is no HDF5 file, or it is damaged or may not be read"
+_WRONG = "is not an HDF5 file, is damaged or cannot be read"
 _MOST_CLASS_INDEX = 2**31
 _CHUNK_CACHE_BYTES = 2**23
 _BLOCK_BYTES = 2**23
 _LARGEST_BLOCK_BYTES = 2**26
-# Two wanted rows with less than this between them are cheaper to read in one go than one after the other.
+# Two requested rows with less than this between them are cheaper to read in one go than one after the other.
 _GAP_BYTES = 2**16
 
 
@@ -124,19 +52,14 @@ class _Header:
 
 
 class Hdf5Features:
-    """A feature file in HDF5: its labels in memory, its features on disk until they are asked for.
+    """A feature file in HDF5: labels in memory, features on disk until they are requested.
 
-    The file is opened and checked when something of it is first needed, and is not kept open.
+    The file is opened and checked on first use, and is not kept open.
 
     Parameters
     ----------
     path : str or path
         The file.
-
-    Raises
-    ------
-    InputError
-        At the first use, where the file is missing, damaged, or has other datasets or shapes.
 
     Examples
     --------
@@ -175,22 +98,9 @@ class Hdf5Features:
         return tuple(np.unique(self.labels).tolist())
 
     def read(self, rows: npt.ArrayLike) -> FeatureArray:
-        """Read the features of some rows.
+        """Read the features of some rows, in any order, as float16 if the file has it, otherwise as float32.
 
-        Parameters
-        ----------
-        rows : array of int
-            Row numbers in any order; a row may be asked for more than once.
-
-        Returns
-        -------
-        ndarray of shape (number of rows, D)
-            float16 where the file has it, otherwise float32. Values are not checked.
-
-        Raises
-        ------
-        InputError
-            Where there is no such row, or the file cannot be read.
+        Values are not checked.
         """
         header = self._header
         wanted = _as_rows(rows, self.n)
@@ -205,25 +115,7 @@ class Hdf5Features:
         return features
 
     def take(self, rows: npt.ArrayLike, classes: Iterable[Hashable]) -> FeatureSet:
-        """Read the examples of some rows.
-
-        Parameters
-        ----------
-        rows : array of int
-            Row numbers in the order wanted.
-        classes : iterable of int
-            The class indices that occur in these rows, in the order that they shall have.
-
-        Returns
-        -------
-        FeatureSet
-            The examples; class names are the class indices.
-
-        Raises
-        ------
-        InputError
-            Where features are not finite, or `classes` are not those of the rows.
-        """
+        """Read the examples of some rows; `classes` are the class indices that occur in them, in the order to keep."""
         names = self._as_known(classes)
         wanted = _as_rows(rows, self.n)
         order = np.argsort(names)
@@ -233,8 +125,7 @@ class Hdf5Features:
         if len(strange):
             raise InputError(f"{describe_rows(wanted[strange])} of {self.path} are of other classes; add these classes")
         features = self.read(wanted)
-        # Ours alone, so the set need not copy it to keep it from changes.
-        features.flags.writeable = False
+        features.flags.writeable = False  # so that the set need not copy it
         try:
             return FeatureSet(features, indices, names.tolist())
         except InputError as error:
@@ -245,23 +136,7 @@ class Hdf5Features:
             raise InputError(f"{self.path}: all_feats is NaN or infinite in {describe_rows(wrong)}; {cure}") from error
 
     def select(self, classes: Iterable[Hashable]) -> FeatureSet:
-        """Read the examples of some classes, and nothing else.
-
-        Parameters
-        ----------
-        classes : iterable of int
-            Class indices, in the order that they shall have.
-
-        Returns
-        -------
-        FeatureSet
-            Their examples in the order of the file; class names are the class indices.
-
-        Raises
-        ------
-        InputError
-            Where there is no such class, or features are not finite.
-        """
+        """Read the examples of some classes, in the order of the file; class names are the class indices."""
         names = self._as_known(classes)
         return self.take(np.flatnonzero(np.isin(self.labels, names)), names.tolist())
 
@@ -299,24 +174,11 @@ def write_hdf5(path: str | os.PathLike[str], features: Any, labels: npt.ArrayLik
     Parameters
     ----------
     path : str or path
-        The file, under exactly this name. A file that is there already is replaced.
+        The file, replaced if it exists.
     features : array, tensor, data frame or nested list of shape (n, D)
         float16 is kept, all else is written as float32.
     labels : array of int of length n
         Class index of each row.
-
-    Raises
-    ------
-    InputError
-        Where features are not finite, labels are no integers or not as many, or the file cannot be written.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     write_hdf5(f"{folder}/train.hdf5", [[0.5, 1.0], [1.5, 2.0]], labels=[1, 0])
-    ...     Hdf5Features(f"{folder}/train.hdf5").read([1])
-    array([[1.5, 2. ]], dtype=float32)
     """
     matrix = as_features(features, "features", keep_half=True)
     if matrix.dtype == np.float64:
@@ -335,27 +197,6 @@ def write_hdf5(path: str | os.PathLike[str], features: Any, labels: npt.ArrayLik
         file.create_dataset("count", data=count)
 
 
-def is_hdf5(path: str | os.PathLike[str]) -> bool:
-    """Tell whether a feature file is HDF5.
-
-    Parameters
-    ----------
-    path : str or path
-        The file.
-
-    Returns
-    -------
-    bool
-        By the first bytes; by the ending of the name where they tell nothing or there is no file.
-
-    Examples
-    --------
-    >>> is_hdf5("missing.hdf5"), is_hdf5("missing.npz")
-    (True, False)
-    """
-    return format_of(path) == "hdf5"
-
-
 @contextmanager
 def _opened(path: Path) -> Iterator[Any]:
     require_file(path, ".hdf5")
@@ -369,7 +210,7 @@ def _dataset(file: Any, name: str, path: Path) -> Any:
     if name not in file or not hasattr(file[name], "shape"):
         found = ", ".join(file) or "none"
         raise InputError(f"{path} has no dataset called {name}; found in it: {found}")
-    require_harmless(file[name], name, path)
+    _require_harmless(file[name], name, path)
     return file[name]
 
 
@@ -413,9 +254,57 @@ def _as_rows(rows: npt.ArrayLike, n: int) -> IndexArray:
 
 
 def _blocks(ascending: IndexArray, gap_rows: int, block_rows: int) -> Iterator[tuple[int, int]]:
-    """Part rows into spans without wide gaps, each no wider than a block."""
+    """Split rows into spans without wide gaps, each no wider than a block."""
     after_gap = np.concatenate([[True], np.diff(ascending) > gap_rows])
     first_of_run = ascending[after_gap][np.cumsum(after_gap) - 1]
     piece = (ascending - first_of_run) // block_rows
     starts = np.flatnonzero(after_gap | np.concatenate([[False], np.diff(piece) != 0]))
     yield from zip(starts.tolist(), [*starts[1:].tolist(), len(ascending)], strict=True)
+
+
+# Datasets that are safe to read: in the file itself, packed as known, no larger than they say
+
+
+def _require_harmless(dataset: Any, name: str, path: Path) -> None:
+    """Refuse a dataset that would be read from another file, by a foreign filter, or in chunks that fill the memory."""
+    if not os.path.samefile(dataset.file.filename, path):
+        raise InputError(f"{path}: {name} is a link to another file; write its values into this one")
+    if dataset.is_virtual or dataset.external:
+        raise InputError(f"{path}: {name} takes its values from other files; write them into this one")
+    if dataset.dtype.kind not in "iuf":
+        raise InputError(f"{path}: {name} is {dataset.dtype}; it must be numbers")
+    settings = dataset.id.get_create_plist()
+    filters = [settings.get_filter(place)[0] for place in range(settings.get_nfilters())]
+    foreign = sorted(set(filters) - _KNOWN_FILTERS)
+    if foreign or max(Counter(filters).values(), default=0) > 1:
+        raise InputError(
+            f"{path}: {name} is packed by filter {', '.join(map(str, foreign or filters))}, or by one of them twice; "
+            "write it again with gzip, lzf or without compression"
+        )
+    if dataset.chunks is not None:
+        _require_chunks(dataset, filters, name, path)
+
+
+def _require_chunks(dataset: Any, filters: list[int], name: str, path: Path) -> None:
+    size = math.prod(dataset.chunks) * dataset.dtype.itemsize
+    if size > _LARGEST_CHUNK_BYTES:
+        raise InputError(f"{path}: {name} has chunks of {size / 2**20:.0f} MiB; write it again with smaller ones")
+    require_plausible(path, size)
+    for place in range(dataset.id.get_num_chunks()):
+        chunk = dataset.id.get_chunk_info(place)
+        if chunk.size > 2 * size + 2**12:
+            raise InputError(f"{path} is damaged: a chunk of {name} has {chunk.size} bytes and should unpack to {size}")
+        if _DEFLATE in filters and chunk.size > _PACKED_UNCHECKED:
+            _require_unpacks(dataset, chunk, filters, size, f"{path}: {name}")
+
+
+def _require_unpacks(dataset: Any, chunk: Any, filters: list[int], size: int, where: str) -> None:
+    """Unpack a chunk on trial, no further than its size."""
+    skipped, packed = dataset.id.read_direct_chunk(chunk.chunk_offset)
+    before = filters[filters.index(_DEFLATE) + 1 :]
+    if skipped or any(each != _FLETCHER32 for each in before):
+        raise InputError(f"{where} is packed in an unusual way; write it again with gzip or without compression")
+    unpacking = zlib.decompressobj()
+    unpacking.decompress(packed, size + 64)
+    if unpacking.unconsumed_tail:
+        raise InputError(f"{where} is damaged or made to do harm: a chunk unpacks to more than its {size} bytes")

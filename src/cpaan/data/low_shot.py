@@ -1,7 +1,4 @@
-"""Low-shot splits: base classes with all their examples, novel ones with a handful.
-
-Where the shots of novel classes come from: seeded draws, or the rows that split files give.
-"""
+"""Low-shot splits: base classes with all their examples, novel ones with a handful."""
 
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
@@ -22,21 +19,9 @@ class LowShotSplit:
     base : FeatureSet
         All examples of the base classes.
     shots : FeatureSet
-        The few examples of the novel classes that are known.
+        The few known examples of the novel classes.
     unseen : FeatureSet
-        The other examples of the novel classes, to test with.
-
-    Raises
-    ------
-    InputError
-        Where dimensions differ, a class is both base and novel, or `shots` and `unseen` differ in classes.
-
-    Examples
-    --------
-    >>> base = FeatureSet([[0.0], [1.0]], ["a", "b"])
-    >>> split = LowShotSplit(base, shots=FeatureSet([[2.0]], ["c"]), unseen=FeatureSet([[2.1]], ["c"]))
-    >>> split.novel_classes
-    ('c',)
+        The other examples of the same novel classes, to test with.
     """
 
     base: FeatureSet
@@ -48,7 +33,7 @@ class LowShotSplit:
         if len(dimensions) > 1:
             numbers = ", ".join(str(part.dimension) for part in (self.base, self.shots, self.unseen))
             raise InputError(f"base, shots and unseen have {numbers} features; they must agree")
-        _require_disjoint(self.base.classes, self.shots.classes)
+        require_disjoint(self.base.classes, self.shots.classes)
         if self.shots.classes != self.unseen.classes:
             known, unseen = set(self.shots.classes), set(self.unseen.classes)
             only = [name for name in self.shots.classes + self.unseen.classes if name not in known & unseen]
@@ -64,8 +49,7 @@ class LowShotSplit:
 def draw_shots(feature_set: FeatureSet, shots: int, random_state: RandomState = None) -> tuple[FeatureSet, FeatureSet]:
     """Draw a few examples of each class.
 
-    The order in which a class's examples are drawn does not depend on how many are drawn, so that shots are
-    nested: with the same `random_state`, one shot is the first of five.
+    Shots are nested: with the same `random_state`, one shot is the first of five.
 
     Parameters
     ----------
@@ -82,11 +66,6 @@ def draw_shots(feature_set: FeatureSet, shots: int, random_state: RandomState = 
         The drawn examples, class by class in the order of the draw.
     rest : FeatureSet
         All others, in the order that they had.
-
-    Raises
-    ------
-    InputError
-        Where `shots` is less than one, or not less than the number of examples of a class.
 
     Examples
     --------
@@ -110,7 +89,7 @@ def low_shot_split(
     shots: int,
     random_state: RandomState = None,
 ) -> LowShotSplit:
-    """Make a low-shot problem of a set with many examples of every class.
+    """Split a set with many examples of every class into a low-shot problem.
 
     Parameters
     ----------
@@ -123,11 +102,6 @@ def low_shot_split(
     random_state : int, numpy.random.Generator or None
         Seed of the draw; shots are nested, see `draw_shots`.
 
-    Returns
-    -------
-    LowShotSplit
-        The problem.
-
     Examples
     --------
     >>> numbers = FeatureSet(np.arange(9).reshape(-1, 1), list("aaabbbccc"))
@@ -136,12 +110,12 @@ def low_shot_split(
     (6, 1, 2)
     """
     base_set, novel_set = feature_set.select(base), feature_set.select(novel)
-    # Before the draw, so that a class in both lists is named rather than found too small.
-    _require_disjoint(base_set.classes, novel_set.classes)
+    require_disjoint(base_set.classes, novel_set.classes)
     return LowShotSplit(base_set, *draw_shots(novel_set, shots, random_state))
 
 
-def _require_disjoint(base: tuple[Hashable, ...], novel: tuple[Hashable, ...]) -> None:
+def require_disjoint(base: tuple[Hashable, ...], novel: tuple[Hashable, ...]) -> None:
+    """Refuse classes that are both base and novel."""
     common = [name for name in novel if name in set(base)]
     if common:
         raise InputError(f"both base and novel: {show_names(common)}; a class can be one of the two only")
@@ -160,46 +134,20 @@ def _require_enough(feature_set: FeatureSet, shots: int) -> None:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ShotSource:
-    """Where the shots of the novel classes come from.
+    """Where the shots of the novel classes come from: seeded draws, or the rows that split files give.
 
-    Parameters
-    ----------
-    classes : tuple of hashable
-        The novel classes.
-    members : tuple of ndarray
-        For each of them, the row numbers of its training examples.
-    take : callable
-        Gives the examples of an array of row numbers.
-    split_rows : tuple of ndarray of shape (number of classes, most shots)
-        For each trial, the rows drawn for it; empty where trials are drawn by their seed.
-
-    Examples
-    --------
     >>> novel = FeatureSet([[0.0], [1.0], [2.0]], ["yew", "yew", "yew"])
     >>> ShotSource(("yew",), (np.arange(3),), novel.take).draw(trial=0, k=2).features.tolist()
     [[2.0], [0.0]]
     """
 
     classes: tuple[Hashable, ...]
-    members: tuple[IndexArray, ...]
-    take: Callable[[IndexArray], FeatureSet]
-    split_rows: tuple[IndexArray, ...] = ()
+    members: tuple[IndexArray, ...]  # for each class, the rows of its training examples
+    take: Callable[[IndexArray], FeatureSet]  # gives the examples of some rows
+    split_rows: tuple[IndexArray, ...] = ()  # for each trial, the rows of most shots (classes × shots)
 
     def draw(self, trial: int, k: int) -> FeatureSet:
-        """Give K examples of each class, class by class in the order of the draw.
-
-        Parameters
-        ----------
-        trial : int
-            Number of the trial, from 0.
-        k : int
-            Number of shots.
-
-        Returns
-        -------
-        FeatureSet
-            The shots.
-        """
+        """Give K examples of each class, class by class in the order of the draw."""
         trial, k = as_whole_number(trial, "trial", minimum=0), as_whole_number(k, "k", minimum=1)
         return self.take(self._split(trial, k) if self.split_rows else self._drawn(trial, k))
 
@@ -223,6 +171,6 @@ class ShotSource:
                 f"class {smallest!r} has {min(counts)} training examples, too few to draw {k} shots; "
                 "draw fewer shots or leave the class out"
             )
-        # As draw_shots does, but here nothing need be left over, because test examples are others.
+        # Like draw_shots, but nothing need be left over, because test examples are others.
         generator = as_generator(trial)
         return np.concatenate([generator.permutation(rows)[:k] for rows in self.members])

@@ -1,7 +1,7 @@
-"""Arrays that lie in a file, read without keeping in memory what was read.
+"""Read arrays that lie in a file without keeping in memory what was read.
 
-Pages of a memory map count as resident memory once they were touched. They are let go of after every quarter of a
-gigabyte; the file is then read again where they are needed again, out of the system's cache if it still has them.
+Pages of a memory map count as resident memory once they were touched. They are released after every quarter of a
+gigabyte; a page that is needed again is read again, from the system's cache if it is still there.
 """
 
 import mmap
@@ -21,19 +21,7 @@ TOUCHED_AROUND = 2**21
 
 
 class RowReader:
-    """Reads rows of an array.
-
-    Parameters
-    ----------
-    array : ndarray of shape (n, D)
-        In memory, or a view of a map that was opened for reading alone.
-
-    Examples
-    --------
-    >>> RowReader(np.eye(3)).read(np.array([2, 0]))
-    array([[0., 0., 1.],
-           [1., 0., 0.]])
-    """
+    """Read rows of an array in memory, or of a view of a map that was opened for reading alone."""
 
     def __init__(self, array: npt.NDArray[Any]) -> None:
         self.array = array
@@ -41,13 +29,7 @@ class RowReader:
         self._touched = 0
 
     def read(self, rows: slice | npt.NDArray[np.int64]) -> npt.NDArray[Any]:
-        """Read some rows: a copy, or a view where a slice is asked for.
-
-        Raises
-        ------
-        InputError
-            Where the file has become shorter since it was mapped.
-        """
+        """Give a copy of some rows, or a view of a slice."""
         if self._map is None:
             found: npt.NDArray[Any] = self.array[rows]
             return found
@@ -65,36 +47,32 @@ class RowReader:
         return found.reshape(*rows.shape, *self.array.shape[1:])
 
     def blocks(self) -> Iterator[tuple[int, npt.NDArray[Any]]]:
-        """Give all rows in blocks of some megabytes, each with the number of its first row."""
+        """Iterate over all rows in blocks of some megabytes, each with the number of its first row."""
         size = max(1, BLOCK_BYTES // max(1, self.array[:1].nbytes))
         for start in range(0, len(self.array), size):
             yield start, self.read(slice(start, start + size))
-        self.let_go()
+        self.release()
 
     def _touch(self, size: int) -> None:
         self._touched += size
         if self._touched >= KEPT_BYTES:
-            self.let_go()
+            self.release()
 
-    def let_go(self) -> None:
-        """Let go of pages of the map that were read; without effect where the system has no way to say so."""
+    def release(self) -> None:
+        """Release the pages that were read, if the system has a way to."""
         self._touched = 0
         if self._map is not None and hasattr(mmap, "MADV_DONTNEED"):
             self._map.pages.madvise(mmap.MADV_DONTNEED)
 
 
 def is_mapped(array: npt.NDArray[Any]) -> bool:
-    """Tell whether an array is a view of a file that was mapped for reading alone.
-
-    >>> is_mapped(np.eye(2))
-    False
-    """
+    """Tell whether an array is a view of a file that was mapped for reading alone."""
     return _map_of(array) is not None
 
 
 @dataclass(frozen=True)
 class _Map:
-    """A mapped file, and up to which of its bytes it is needed."""
+    """A mapped file, of which the bytes up to `end` are needed."""
 
     pages: mmap.mmap
     end: int

@@ -1,14 +1,12 @@
-"""Feature files in safetensors: `features` (n × D), `labels` (n), and `is_test` (n, bool) where rows are held out.
+"""Feature files in safetensors: `features` (n × D), `labels` (n), and `is_test` (n, bool) if rows are held out.
 
-Class names lie in the file's metadata as a list in JSON under `classes`, and labels are indices into it; without one,
-labels are the class names themselves. Features of a quarter of a gigabyte and more stay in the file and are read as
-they are needed; the file must then stay as it is.
+The metadata holds class names as a JSON list under `classes`, and labels are indices into it; without that list, labels
+are the class names themselves. Features of a quarter of a gigabyte and more stay in the file and are read as they are
+needed; the file must then stay unchanged.
 """
 
 import json
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -24,29 +22,23 @@ from cpaan.data.untrusted import parse_json, reading, require_file
 from cpaan.errors import InputError
 
 _MATRIX = 2
-_KINDS = {"features": ("F16", "BF16", "F32", "F64"), "labels": ("I8", "I16", "I32", "I64", "U8", "U16", "U32")}
+_TYPES = {
+    "features": ("F16", "BF16", "F32", "F64"),
+    "labels": ("I8", "I16", "I32", "I64", "U8", "U16", "U32"),
+    "is_test": ("BOOL", "U8", "I8", "I32", "I64"),
+}
 _MAPPED = {"F16": "<f2", "F32": "<f4", "F64": "<f8"}
 _SMALLEST_MAPPED = 2**28
-_WRONG = "is no safetensors file, or it is damaged or may not be read"
-_MARKS = ("BOOL", "U8", "I8", "I32", "I64")
+_WRONG = "is not a safetensors file, is damaged or cannot be read"
 
 
 def read_tensor_file(path: Path) -> FeatureTable:
-    """Read a file of features in safetensors; shapes and types are checked before values are read.
-
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     write_tensor_file(Path(folder) / "trees.safetensors", FeatureSet([[0.5], [1.5]], ["oak", "elm"]))
-    ...     read_tensor_file(Path(folder) / "trees.safetensors").rows.names
-    array(['oak', 'elm'], dtype='<U3')
-    """
-    with _opened(path) as file:
+    """Read a file; check shapes and types before reading values."""
+    require_file(path, ".safetensors")
+    # The library compares every place and size in the header with the length of the file.
+    with reading(path, _WRONG), import_module("safetensors").safe_open(path, framework="numpy") as file:
         names = set(file.keys())
-        for name in ("features", "labels"):
-            if name not in names:
-                found = ", ".join(sorted(names)) or "none"
-                raise InputError(f"{path} has no tensor called {name}; tensors in it: {found}")
-        _require_form(file, path, with_marks="is_test" in names)
+        _require_form(file, names, path)
         classes = _classes(file.metadata() or {}, path)
         features, labels = _read_features(file, path), file.get_tensor("labels")
         is_test = file.get_tensor("is_test") if "is_test" in names else None
@@ -54,7 +46,7 @@ def read_tensor_file(path: Path) -> FeatureTable:
 
 
 def write_tensor_file(path: Path, feature_set: FeatureSet, is_test: npt.NDArray[np.bool_] | None = None) -> None:
-    """Write a file in safetensors, whole or not at all; see `cpaan.data.write_features`."""
+    """Write a file, whole or not at all; see `cpaan.data.write_features`."""
     tensors: dict[str, npt.NDArray[Any]] = {
         "features": np.ascontiguousarray(feature_set.features),
         "labels": np.ascontiguousarray(feature_set.labels),
@@ -66,30 +58,25 @@ def write_tensor_file(path: Path, feature_set: FeatureSet, is_test: npt.NDArray[
     with replacing(path) as temporary:
         try:
             library.save_file(tensors, temporary, metadata)
-        except import_module("safetensors").SafetensorError as error:  # such as a full disk, in its own words
+        except import_module("safetensors").SafetensorError as error:  # such as a full disk
             raise OSError(str(error)) from error
 
 
-@contextmanager
-def _opened(path: Path) -> Iterator[Any]:
-    require_file(path, ".safetensors")
-    library = import_module("safetensors")
-    # The library holds every place and size of its header against the length of the file.
-    with reading(path, _WRONG), library.safe_open(path, framework="numpy") as file:
-        yield file
-
-
-def _require_form(file: Any, path: Path, *, with_marks: bool) -> None:
-    shape = tuple(file.get_slice("features").get_shape())
-    if len(shape) != _MATRIX:
-        raise InputError(f"{path}: features has shape {shape}; it must be n × D")
-    columns = {"labels": _KINDS["labels"], **({"is_test": _MARKS} if with_marks else {})}
-    for name, kinds in {"features": _KINDS["features"], **columns}.items():
-        part = file.get_slice(name)
-        if part.get_dtype() not in kinds:
-            raise InputError(f"{path}: {name} is {part.get_dtype()}; it must be one of {', '.join(kinds)}")
-        if name != "features" and tuple(part.get_shape()) != shape[:1]:
-            raise InputError(f"{path}: {name} has shape {tuple(part.get_shape())} for {shape[0]} rows of features")
+def _require_form(file: Any, names: set[str], path: Path) -> None:
+    for name in ("features", "labels"):
+        if name not in names:
+            found = ", ".join(sorted(names)) or "none"
+            raise InputError(f"{path} has no tensor called {name}; tensors in it: {found}")
+    rows = tuple(file.get_slice("features").get_shape())
+    if len(rows) != _MATRIX:
+        raise InputError(f"{path}: features has shape {rows}; it must be n × D")
+    for name, types in _TYPES.items():
+        if name in names:
+            shape, found = tuple(file.get_slice(name).get_shape()), file.get_slice(name).get_dtype()
+            if found not in types:
+                raise InputError(f"{path}: {name} is {found}; it must be one of {', '.join(types)}")
+            if name != "features" and shape != rows[:1]:
+                raise InputError(f"{path}: {name} has shape {shape} for {rows[0]} rows of features")
 
 
 def _read_features(file: Any, path: Path) -> npt.NDArray[Any]:
@@ -119,5 +106,5 @@ def _classes(metadata: dict[str, str], path: Path) -> list[Any] | None:
         return None
     classes = parse_json(metadata["classes"], f"{path}: classes in its metadata")
     if not isinstance(classes, list) or not all(isinstance(name, str | int | float) for name in classes):
-        raise InputError(f"{path}: classes in its metadata is no list of names")
+        raise InputError(f"{path}: classes in its metadata must be a list of names")
     return classes

@@ -1,9 +1,7 @@
-"""The toy of the paper: a spiral of four arms, two of them known by a handful of points.
+"""Two sets that need no download: the spiral of the paper, and characters in the fonts that matplotlib ships.
 
-A real set of many classes that needs no download: characters in the text fonts that matplotlib ships.
-
-A class is a character, an example is its image in one font, and the features are pixels: what a generator
-makes of them can be looked at.
+A class of the second is a character, an example is its image in one font, and the features are pixels, so one can look
+at what a generator makes.
 """
 
 import importlib.util
@@ -33,7 +31,7 @@ NOVEL_ARMS = ("left", "right")
 _QUARTERS = {"right": 0, "top": 1, "left": 2, "bottom": 3}
 _INNER_RADIUS = 0.15
 _TURN = 0.75 * math.pi
-# Where along an arm it points in the direction of its name: past the middle, as the outer half is longer.
+# Where along an arm it points in the direction of its name: past the middle, because the outer half is longer.
 _NAMED_AT = 0.65
 
 
@@ -42,15 +40,15 @@ def make_spiral(
 ) -> LowShotSplit:
     """Draw a four-arm spiral in the plane.
 
-    Point t ∈ [0, 1] of an arm lies at radius r₀ + (1 − r₀) t and angle φ + τ (t − t₀), plus Gaussian noise;
-    each arm is the one before turned by 90°.
+    Point t ∈ [0, 1] of an arm lies at radius r₀ + (1 − r₀) t and angle φ + τ (t − t₀), plus Gaussian noise; φ differs by
+    90° from arm to arm.
 
     Parameters
     ----------
     shots : int, default=4
-        How many points of each novel arm are known.
+        Number of known points of each novel arm.
     per_arm : int, default=500
-        How many points an arm has.
+        Number of points of each arm.
     noise : float, default=0.025
         Standard deviation of the noise. With the default, arms do not touch.
     random_state : int, numpy.random.Generator or None, default=0
@@ -88,8 +86,8 @@ def _arm(name: str, count: int, noise: float, generator: np.random.Generator) ->
     return points
 
 
-# Left out is what looks like another but for its size or a few pixels: 0 (O); 1, l and | (I); c, o, s, v, w,
-# x and z (their capitals); the colon (the semicolon); full stop, comma, quotes and dashes.
+# Without those that look like another but for their size or a few pixels: 0 (O); 1, l and | (I); c, o, s, v, w, x and
+# z (their capitals); the colon (the semicolon); full stop, comma, quotes and dashes.
 GLYPHS = (
     string.ascii_uppercase
     + "abdefghijkmnpqrtuy"
@@ -98,31 +96,19 @@ GLYPHS = (
     + "§ßæ£€¶"
 )  # fmt: skip
 
-# Letters, digits and signs about in the proportion of the whole, with many that are easy to judge by eye.
+# Letters, digits and signs in about the same proportion as in GLYPHS, many of them easy to judge by eye.
 _NOVEL = "ADGKMRSWY" + "befgkqt" + "358" + "&#?*+)]<§"
 
 # Fonts that matplotlib has had for long; cmti10, which came late, would make the set depend on its version.
 _UNICODE_FONTS = (
-    "DejaVuSans",
-    "DejaVuSans-Bold",
-    "DejaVuSans-Oblique",
-    "DejaVuSans-BoldOblique",
-    "DejaVuSansMono",
-    "DejaVuSansMono-Bold",
-    "DejaVuSansMono-Oblique",
-    "DejaVuSansMono-BoldOblique",
-    "DejaVuSerif",
-    "DejaVuSerif-Bold",
-    "DejaVuSerif-Italic",
-    "DejaVuSerif-BoldItalic",
-    "STIXGeneral",
-    "STIXGeneralBol",
-    "STIXGeneralItalic",
-    "STIXGeneralBolIta",
+    *("DejaVuSans", "DejaVuSans-Bold", "DejaVuSans-Oblique", "DejaVuSans-BoldOblique"),
+    *("DejaVuSansMono", "DejaVuSansMono-Bold", "DejaVuSansMono-Oblique", "DejaVuSansMono-BoldOblique"),
+    *("DejaVuSerif", "DejaVuSerif-Bold", "DejaVuSerif-Italic", "DejaVuSerif-BoldItalic"),
+    *("STIXGeneral", "STIXGeneralBol", "STIXGeneralItalic", "STIXGeneralBolIta"),
 )
 
-# Computer Modern fonts are in TeX's encodings: cmr10 has a dash in place of {, an inverted ! in place of <,
-# and a capital sigma in place of §. Such a font is asked only for characters where its encoding is Unicode's.
+# Computer Modern fonts are in TeX's encodings: cmr10 has a dash in place of {, an inverted ! in place of <, and a
+# capital sigma in place of §. They are used only for characters that both encodings have in the same place.
 _TEX_TEXT = string.ascii_letters + string.digits + "&@#$%?!*+=/()[];"
 _TEX_FONTS = {
     "cmr10": _TEX_TEXT,
@@ -134,8 +120,8 @@ _TEX_FONTS = {
 
 _SMALLEST = 8
 _MARGIN = 1
-# Glyphs are drawn larger and averaged: their place is then exact to a fraction of a pixel, and hinting, which
-# differs between FreeType's versions, is not seen.
+# Glyphs are drawn larger and averaged: their place is then exact to a fraction of a pixel, and hinting, which differs
+# between versions of FreeType, does not show.
 _OVERSAMPLING = 4
 _MEASURING_SIZE = 200
 _NONCHARACTER = "\U0010ffff"
@@ -154,13 +140,8 @@ def load_glyphs(size: int = 24) -> FeatureSet:
     Returns
     -------
     FeatureSet
-        `size`² features, the rows of pixels one after another, from 0 (ground) to 1 (ink); 79 classes of 16
-        to 21 examples. Examples are ordered by font, classes as in `GLYPHS`.
-
-    Raises
-    ------
-    InputError
-        Where matplotlib, whose fonts these are, is not installed.
+        `size`² features, pixels row by row from 0 (ground) to 1 (ink); 79 classes of 16 to 21 examples, ordered by
+        font; classes as in `GLYPHS`. Needs matplotlib, whose fonts these are.
 
     Examples
     --------
@@ -180,14 +161,7 @@ def load_glyphs(size: int = 24) -> FeatureSet:
 
 
 def glyph_split() -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Give a fixed split of the characters.
-
-    Returns
-    -------
-    base : tuple of str
-        51 characters.
-    novel : tuple of str
-        28 characters: letters, digits and signs.
+    """Give a fixed split of the characters: 51 base classes and 28 novel ones.
 
     Examples
     --------
@@ -209,7 +183,7 @@ def _fonts() -> Iterator[tuple[Path, str]]:
 
 
 def _font_folder() -> Path:
-    # Found, not imported: matplotlib takes a second to import, and only its files are needed.
+    # Not imported, which takes a second: only its files are needed.
     found = importlib.util.find_spec("matplotlib")
     if found is None or not found.submodule_search_locations:
         raise missing_extra("matplotlib", "drawing glyphs, in fonts that it ships,")
