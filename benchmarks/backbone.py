@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from cpaan.representations.backbone import Backbone
+from cpaan.representations.backbone import Backbone, ResNet10
 from cpaan.representations.encoders import make_encoder
 from cpaan.representations.extraction import extract_features
 from cpaan.representations.images import ImageIndex, index_images
@@ -72,7 +72,7 @@ def decoding_rate(index: ImageIndex, size: int, given: argparse.Namespace) -> fl
     """Images decoded in a second."""
     clock = Clock()
     for batch in ImageLoader(index, size, workers=given.workers).batches(np.arange(len(index)), given.batch_size):
-        clock.tell(len(batch) + (clock.times[-1][1] if clock.times else 0), 0)
+        clock.tell(len(batch.rows) + (clock.times[-1][1] if clock.times else 0), 0)
     return clock.rate
 
 
@@ -89,8 +89,6 @@ def training_rate(index: ImageIndex, recipe: BackboneRecipe, cache: str, given: 
 
 def extraction_rate(index: ImageIndex, recipe: BackboneRecipe, given: argparse.Namespace) -> float:
     """Images encoded in a second, from file to file."""
-    from cpaan.representations.resnet10 import ResNet10
-
     clock = Clock()
     backbone = Backbone(ResNet10(stem=recipe.stem, width=recipe.width), "resnet10", recipe, index.classes)
     encoder = make_encoder(backbone, device=choose_device(given.device))

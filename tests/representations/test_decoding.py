@@ -55,7 +55,9 @@ def test_lossless_formats_come_as_they_are(form: str) -> None:
 def test_the_centre_is_cut_out_without_scaling() -> None:
     image = noise(11, 8)
     assert furthest(decode_image(encode(image), 8), pixels_of(image)[:, :, 1:9]) == 0
-    assert furthest(decode_image(encode(image), 4, resize=8), pixels_of(image)[:, 2:6, 3:7]) == 0
+    assert (
+        furthest(decode_image(encode(image.rotate(90, expand=True)), 8)[0], pixels_of(image)[0, :, 2:10].T[::-1]) == 0
+    )
 
 
 @pytest.mark.parametrize(("width", "height"), [(96, 64), (64, 96), (40, 40), (20, 30), (300, 200)])
@@ -63,9 +65,9 @@ def test_scaling_is_that_of_pillow(width: int, height: int) -> None:
     image = smooth(width, height)
     share = 32 / min(width, height)
     scaled = image.resize((round(width * share), round(height * share)), Image.Resampling.BICUBIC)
-    left, top = (scaled.width - 24) // 2, (scaled.height - 24) // 2
-    expected = pixels_of(scaled.crop((left, top, left + 24, top + 24)))
-    decoded = decode_image(encode(image), 24, resize=32)
+    left, top = (scaled.width - 32) // 2, (scaled.height - 32) // 2
+    expected = pixels_of(scaled.crop((left, top, left + 32, top + 32)))
+    decoded = decode_image(encode(image), 32)
     assert furthest(decoded, expected) <= 1
 
 
@@ -211,8 +213,8 @@ def test_truncated_files_are_never_filled_up(form: str, tolerant: bool, monkeypa
     ("content", "message"),
     [
         (b"", "the file is empty"),
-        (b"no image at all", "no image of a known format"),
-        (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", "no image of a known format"),
+        (b"no image at all", "not an image of a known format"),
+        (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", "not an image of a known format"),
         (bomb(0, 5), "."),
         (encode(Image.new("F", (4, 4), 0.5), "TIFF"), "floating-point numbers"),
         (encode(Image.new("I", (4, 4), 70_000), "TIFF"), "more than 16 bits"),
@@ -242,7 +244,5 @@ def test_random_damage_gives_pixels_or_a_bad_image(form: str) -> None:
 
 
 def test_sizes_that_make_no_sense() -> None:
-    with pytest.raises(InputError, match="resize is 7, less than size, which is 8"):
-        decode_image(b"", 8, resize=7)
-    with pytest.raises(InputError, match="size is 0"):
+    with pytest.raises(InputError, match=r"size .*0"):
         decode_image(b"", 0)

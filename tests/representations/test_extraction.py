@@ -16,13 +16,12 @@ from cpaan.data.files import read_bank, read_features
 from cpaan.data.hdf5 import Hdf5Features
 from cpaan.errors import InputError
 from cpaan.representations.augmentation import center_view
-from cpaan.representations.backbone import Backbone
+from cpaan.representations.backbone import Backbone, ResNet10
 from cpaan.representations.decoding import decode_image
 from cpaan.representations.encoders import Encoder, find_encoder, make_encoder
 from cpaan.representations.extraction import extract_features
 from cpaan.representations.images import ImageIndex, index_images
 from cpaan.representations.recipe import make_backbone_recipe
-from cpaan.representations.resnet10 import ResNet10
 
 Images = Callable[..., Path]
 CPU = torch.device("cpu")
@@ -81,7 +80,7 @@ def test_a_backbone_gives_the_same_from_memory_and_from_its_folder(
     np.testing.assert_allclose(one.features, backbone.features(pixels).numpy(), rtol=1e-4, atol=1e-6)
 
 
-def test_a_transform_of_ones_own_replaces_the_usual_one(coloured: Images, tmp_path: Path) -> None:
+def test_a_users_transform_replaces_the_usual_one(coloured: Images, tmp_path: Path) -> None:
     index = index_images(coloured())
     encoder = make_encoder((MeanColour(), to_tensor), device=CPU)
     extract_features(index, encoder, tmp_path / "bank.npz", workers=1)
@@ -140,8 +139,8 @@ class NotFinite(nn.Module):
 @pytest.mark.parametrize(
     ("network", "message"),
     [
-        (FeatureMaps(), r"shape \(60, 3, 12, 12\) for 60 images, and features must be 2-d"),
-        (Several(), "Several gives a dict for a batch of images"),
+        (FeatureMaps(), r"shape \(60, 3, 12, 12\) for 60 images, but features must be 2-d"),
+        (Several(), "Several returns a dict for a batch of images"),
         (TooFew(), "59 rows of features for 60 images"),
         (NotFinite(), "not finite"),
     ],
@@ -163,7 +162,7 @@ def test_what_cannot_encode_is_refused() -> None:
 def test_hdf5_holds_one_part_with_class_indices(coloured: Images, tmp_path: Path) -> None:
     index = index_images(coloured()).select(["colour2", "colour0", "colour1", "colour3"])
     encoder = make_encoder(MeanColour(), device=CPU, size=12, resize=12)
-    with pytest.raises(InputError, match="a file of its own"):
+    with pytest.raises(InputError, match="write each to a separate file"):
         extract_features(index, encoder, tmp_path / "all.h5")
     extract_features(index.part("train"), encoder, tmp_path / "train.h5")
     extract_features(index.part("test"), encoder, tmp_path / "test.h5")
@@ -213,10 +212,10 @@ def test_another_extraction_in_the_way_is_refused(coloured: Images, tmp_path: Pa
     folder = tmp_path / "bank.npz.partial"
     folder.mkdir()
     (folder / "progress.json").write_text(json.dumps({"plan": {"images": "other"}, "done": 5, "skipped": {}}))
-    with pytest.raises(InputError, match="of another extraction"):
+    with pytest.raises(InputError, match="belongs to another extraction"):
         extract_features(index, make_encoder(MeanColour(), device=CPU), tmp_path / "bank.npz")
     (folder / "progress.json").write_text("{")
-    with pytest.raises(InputError, match="remove it to begin anew"):
+    with pytest.raises(InputError, match="remove it to start over"):
         extract_features(index, make_encoder(MeanColour(), device=CPU), tmp_path / "bank.npz")
 
 
@@ -270,7 +269,7 @@ def test_an_extraction_of_other_images_weights_or_sizes_is_not_gone_on_with(colo
         make_encoder(other, device=CPU, size=12, resize=12),
         make_encoder(network, device=CPU, size=12, resize=14),
     ):
-        with pytest.raises(InputError, match="of another extraction"):
+        with pytest.raises(InputError, match="belongs to another extraction"):
             extract_features(index, encoder, tmp_path / "bank.npz")
 
 
@@ -308,19 +307,19 @@ def array_transform(image: Image.Image) -> Any:
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_failures_of_a_users_code_are_told_as_such(coloured: Images, tmp_path: Path, workers: int) -> None:
+def test_failures_of_a_users_code_name_it(coloured: Images, tmp_path: Path, workers: int) -> None:
     index = index_images(coloured())
     for given, message in (
         (Broken(), "Broken failed on a batch of images: AttributeError: no such layer"),
         ((MeanColour(), broken_transform), "^the transform failed: ValueError: no such size$"),
-        ((MeanColour(), array_transform), "must give tensors of one shape, not ndarray"),
+        ((MeanColour(), array_transform), "must return tensors of one shape, not ndarray"),
     ):
         encoder = make_encoder(given, device=CPU, size=12, resize=12, name=type(given).__name__)
         with pytest.raises(InputError, match=message):
             extract_features(index, encoder, tmp_path / "bank.npz", on_bad="skip", workers=workers)
 
 
-def test_features_too_large_for_half_precision_are_told_at_once(coloured: Images, tmp_path: Path) -> None:
+def test_features_too_large_for_half_precision_are_refused_at_once(coloured: Images, tmp_path: Path) -> None:
     class Large(nn.Module):
         def forward(self, images: Tensor) -> Tensor:
             return 1e6 * images.mean(dim=(2, 3))
@@ -331,14 +330,14 @@ def test_features_too_large_for_half_precision_are_told_at_once(coloured: Images
         )
 
 
-def test_a_damaged_folder_of_an_interrupted_extraction_is_told(coloured: Images, tmp_path: Path) -> None:
+def test_a_damaged_folder_of_an_interrupted_extraction_is_refused(coloured: Images, tmp_path: Path) -> None:
     index, encoder = index_images(coloured()), make_encoder(MeanColour(), device=CPU, size=12, resize=12)
     folder = tmp_path / "bank.npz.partial"
     folder.mkdir()
     plan = {"images": index.fingerprint, "encoder": encoder.identity, "dtype": "float32"}
     for content in ("[]", "{}", json.dumps({"plan": plan, "done": 5, "skipped": {}})):
         (folder / "progress.json").write_text(content)
-        with pytest.raises(InputError, match=r"damaged.*remove it to begin anew"):
+        with pytest.raises(InputError, match=r"damaged.*remove it to start over"):
             extract_features(index, encoder, tmp_path / "bank.npz")
 
 

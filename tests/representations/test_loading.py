@@ -18,7 +18,7 @@ from cpaan.errors import InputError
 from cpaan.representations.decoding import decode_image, decode_pil
 from cpaan.representations.images import ImageIndex, index_images
 from cpaan.representations.loading import Batch, ImageDataset, ImageLoader, collate
-from cpaan.representations.pixels import PixelCache, cache_bytes
+from cpaan.representations.pixels import Part, PixelCache, cache_bytes
 
 SIZE = 8
 BAD = ("elm/2.png", "oak/3.png")
@@ -55,8 +55,7 @@ def expected_pixels(row: int) -> Tensor:
 
 def assert_right(batch: Batch) -> None:
     assert batch.pixels.dtype == torch.uint8
-    assert batch.rows.dtype == batch.labels.dtype == torch.int64
-    assert batch.labels.tolist() == [row // 5 for row in batch.rows.tolist()]
+    assert batch.rows.dtype == torch.int64
     for pixels, row in zip(batch.pixels, batch.rows.tolist(), strict=True):
         assert torch.equal(pixels, expected_pixels(row))
 
@@ -68,7 +67,7 @@ def test_batches_come_in_the_order_given(tmp_path: Path, tar: bool, workers: int
     for order in ([3, 9, 0, 0, 7], np.arange(10)[::-1], [4]):
         batches = list(loader.batches(order, batch_size=2))
         assert torch.cat([batch.rows for batch in batches]).tolist() == list(order)
-        assert [len(batch) for batch in batches[:-1]] == [2] * (len(batches) - 1)
+        assert [len(batch.rows) for batch in batches[:-1]] == [2] * (len(batches) - 1)
         for batch in batches:
             assert_right(batch)
     assert list(loader.batches([], batch_size=2)) == []
@@ -139,10 +138,12 @@ def test_a_file_that_is_gone(tmp_path: Path) -> None:
 @pytest.mark.parametrize("workers", [0, 1])
 def test_nothing_but_bad_images(tmp_path: Path, workers: int) -> None:
     loader = ImageLoader(make_index(tmp_path, BAD), SIZE, workers=workers, on_bad="skip")
-    assert [len(batch) for batch in loader.batches([8, 2, 8], batch_size=2)] == [0, 0]
+    assert [len(batch.rows) for batch in loader.batches([8, 2, 8], batch_size=2)] == [0, 0]
     assert sorted(loader.skipped) == sorted(BAD)
-    with pytest.raises(InputError, match=r"none of the 10 images .*elm/0\.png: KeyError"):
-        PixelCache.load(ImageLoader(loader.index, SIZE, on_bad="skip", decode=fail), "cpu")
+    (tmp_path / "none").mkdir()
+    nothing = make_index(tmp_path / "none", tuple(entry.name for entry in loader.index.entries))
+    with pytest.raises(InputError, match=r"none of the 10 images .*elm/0\.png: .*truncated"):
+        PixelCache.load(ImageLoader(nothing, SIZE, workers=workers, on_bad="skip"), "cpu")
 
 
 def fail(_: bytes) -> None:
@@ -169,20 +170,19 @@ def test_a_decode_of_the_caller(tmp_path: Path, workers: int) -> None:
     assert stacked.pixels.dtype == torch.float32
     (images,) = ImageLoader(index, SIZE, workers=workers, decode=decode_pil).batches([3, 1], 2)
     assert [image.size for image in images.pixels] == [(SIZE + 3, SIZE), (SIZE + 1, SIZE)]
-    assert images.labels.tolist() == [0, 0]
     with pytest.raises(
         InputError, match=r"decode gave torch\.float32 of shape \(11, 8\), .* give tensors of one shape"
     ):
         list(ImageLoader(index, SIZE, workers=workers, decode=own_size).batches([3, 1], 2))
     skipping = ImageLoader(index, SIZE, workers=workers, decode=fail, on_bad="skip")
-    assert [len(batch) for batch in skipping.batches([0], 1)] == [0]
+    assert [len(batch.rows) for batch in skipping.batches([0], 1)] == [0]
     assert list(skipping.skipped.values()) == ["KeyError"]
 
 
 def test_a_worker_that_dies(tmp_path: Path) -> None:
     loader = ImageLoader(make_index(tmp_path), SIZE, workers=1, decode=die)
     for _ in range(2):
-        with pytest.raises(InputError, match=r"a process that decodes images has ended: .*fewer workers"):
+        with pytest.raises(InputError, match=r"a process that decodes images died: .*fewer workers"):
             list(loader.batches(range(10), batch_size=2))
 
 
@@ -213,30 +213,30 @@ def test_a_cache_holds_every_image_once(tmp_path: Path, workers: int) -> None:
     told: list[tuple[int, int]] = []
     loader = ImageLoader(make_index(tmp_path, BAD), SIZE, workers=workers, on_bad="skip")
     cache = PixelCache.load(loader, torch.device("cpu"), tell=lambda done, total: told.append((done, total)))
-    assert len(cache) == 8
-    assert cache.rows.tolist() == [0, 1, 3, 4, 5, 6, 7, 9]
-    pixels, labels = cache.batch(torch.tensor([7, 2, 2]))
-    assert_right(Batch(pixels, labels, cache.rows[[7, 2, 2]]))
-    assert cache.pixels.shape == (8, 3, SIZE, SIZE)
+    rows = [0, 1, 3, 4, 5, 6, 7, 9]
+    assert cache.labels.tolist() == [row // 5 for row in rows]
+    assert_right(Batch(cache.pixels, torch.tensor(rows), []))
+    part = Part(np.array([7, 2, 2]), 0, 0)
+    ((again, pixels),) = cache.take([part])
+    assert again is part
+    assert_right(Batch(pixels, torch.tensor([9, 3, 3]), []))
     assert told == [(10, 10)]
     assert list(loader.skipped) == list(BAD)
 
 
-def test_a_cache_of_what_are_no_pixels(tmp_path: Path) -> None:
-    index = make_index(tmp_path)
-    for decode in (to_float, decode_pil):
-        with pytest.raises(InputError, match="a cache holds pixels only"):
-            PixelCache.load(ImageLoader(index, SIZE, decode=decode), "cpu")
-    assert cache_bytes(index, SIZE) == 10 * (3 * SIZE * SIZE + 16)
+def test_a_cache_holds_only_pixels(tmp_path: Path) -> None:
+    loader = ImageLoader(make_index(tmp_path), SIZE, decode=to_float)
+    with pytest.raises(InputError, match="a cache holds only pixels; give a loader without decode"):
+        PixelCache.load(loader, "cpu")
+    assert cache_bytes(10, SIZE) == PixelCache.load(ImageLoader(loader.index, SIZE), "cpu").pixels.nbytes
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"on_bad": "ignore"}, "on_bad is 'ignore'; give 'refuse' or 'skip'"),
-        ({"workers": -1}, "workers is -1"),
-        ({"resize": 4}, "resize is 4, less than size"),
-        ({"size": 0}, "size is 0"),
+        ({"on_bad": "ignore"}, "on_bad must be 'refuse' or 'skip', got 'ignore'"),
+        ({"workers": -1}, "workers .*-1"),
+        ({"size": 0}, "size .*0"),
     ],
 )
 def test_wrong_settings_are_refused(tmp_path: Path, options: dict[str, Any], message: str) -> None:
@@ -249,7 +249,7 @@ def test_wrong_orders_are_refused_at_once(tmp_path: Path) -> None:
     for order in ([10], [-1], [0.5], [[1]]):
         with pytest.raises(InputError, match="order must be row numbers from 0 to 9"):
             loader.batches(order, batch_size=2)  # type: ignore[arg-type]
-    with pytest.raises(InputError, match="batch_size is 0"):
+    with pytest.raises(InputError, match=r"batch_size .*0"):
         loader.batches([1], batch_size=0)
     with pytest.raises(InputError, match="the index has no images"):
         ImageLoader(ImageIndex((), ()), SIZE)
