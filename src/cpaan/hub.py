@@ -1,6 +1,7 @@
 """Share trained models on the Hugging Face Hub; a repository is the folder that `save` writes, with a model card.
 
-Only `config.json` and `model.safetensors` are downloaded, whatever else a repository holds; nothing is run or unpickled.
+Only `config.json` and `model.safetensors` are downloaded, whatever else a repository holds; nothing is run or
+unpickled.
 """
 
 import os

@@ -66,10 +66,11 @@ def portable_generator(augmenter: Any) -> PortableGenerator:
 
 
 def export_generator(augmenter: Any, path: str | PathLike[str]) -> float:
-    """Write the generator of a trained CPAAN to an ONNX file, and check it against torch.
+    """Write the generator of a trained CPAAN to an ONNX file, and return how much onnxruntime differs from torch.
 
-    The graph has the inputs `example`, `source` and `target` and the output `synthetic`, all float32 of shape (n, D) in
-    the user's units, for any n; see `portable_generator`.
+    The difference is the largest one on the prototypes of the base classes, relative to the largest value. The graph
+    has the inputs `example`, `source` and `target` and the output `synthetic`, all float32 of shape (n, D) in the
+    user's units, for any n; see `portable_generator`.
 
     Parameters
     ----------
@@ -77,12 +78,6 @@ def export_generator(augmenter: Any, path: str | PathLike[str]) -> float:
         Fitted or loaded, on any device.
     path : str or path
         The file, which is replaced if it exists.
-
-    Returns
-    -------
-    float
-        Largest difference between onnxruntime and torch on the prototypes of the base classes, divided by the largest
-        value.
     """
     portable = portable_generator(augmenter)
     for library in ("onnx", "onnxscript", "onnxruntime"):

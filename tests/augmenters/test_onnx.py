@@ -122,7 +122,7 @@ def test_a_file_that_disagrees_is_not_written(tmp_path: Path, monkeypatch: pytes
     pytest.importorskip("onnxruntime", reason="needs the extra 'onnx'")
     monkeypatch.setattr("cpaan.onnx._difference", lambda *_: float("nan"))
     with pytest.raises(
-        InputError, match="onnxruntime and torch differ by nan .* nothing was written; try other versions"
+        InputError, match=r"onnxruntime and torch differ by nan .* nothing was written; try other versions"
     ):
         export_generator(trained(), tmp_path / "generator.onnx")
     assert not list(tmp_path.iterdir())

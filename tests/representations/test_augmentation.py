@@ -55,7 +55,7 @@ def test_center_view_is_a_slice() -> None:
 
 
 def padded_crops(image: Tensor, size: int, padding: int) -> dict[tuple[int, int, bool], Tensor]:
-    """All crops there can be, by slicing."""
+    """All possible crops, by slicing."""
     wide = pad(image.float().unsqueeze(0), [padding] * 4, mode="reflect")[0]
     crops = {}
     for top in range(wide.shape[1] - size + 1):
@@ -270,7 +270,7 @@ def test_values_stay_between_black_and_white(augmentation: Augmentation) -> None
 
 
 class Calls(TorchFunctionMode):
-    """Writes down which functions of torch are called."""
+    """Record which functions of torch are called."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Image files to pixels: odd modes, orientation, scaling, and files that are broken or made to harm."""
+"""Image files to pixels: odd modes, orientation, scaling, and damaged or malicious files."""
 
 import struct
 import warnings
@@ -137,12 +137,12 @@ def test_palettes_with_a_transparent_colour_lie_on_white() -> None:
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
-@pytest.mark.parametrize("form", ["PNG", "TIFF"])
+@pytest.mark.parametrize("form", ["PNG", "TIFF", "WEBP"])
 def test_images_are_upright(orientation: int, form: str) -> None:
     image = noise(6, 4)
     exif = Image.Exif()
     exif[0x0112] = orientation
-    content = encode(image, form, exif=exif)
+    content = encode(image, form, exif=exif, **({"lossless": True} if form == "WEBP" else {}))
     turned = ImageOps.exif_transpose(Image.open(BytesIO(content)))
     assert furthest(pixels_of(decode_pil(content)), pixels_of(turned)) == 0
     assert decode_pil(content).size == ((4, 6) if orientation > 4 else (6, 4))
@@ -220,7 +220,7 @@ def test_truncated_files_are_never_filled_up(form: str, tolerant: bool, monkeypa
         (encode(Image.new("I", (4, 4), 70_000), "TIFF"), "more than 16 bits"),
     ],
 )
-def test_files_that_are_no_images(content: bytes, message: str) -> None:
+def test_files_other_than_images(content: bytes, message: str) -> None:
     with pytest.raises(BadImage, match=message) as caught:
         decode_image(content, 8)
     assert "0x" not in str(caught.value)

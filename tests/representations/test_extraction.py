@@ -1,4 +1,4 @@
-"""Extraction: any network or encoder, to npz or HDF5, again after an interruption, and what is refused."""
+"""Extraction with any network or encoder to npz or HDF5: resuming after an interruption, and errors."""
 
 import json
 import sys
@@ -80,6 +80,15 @@ def test_a_backbone_gives_the_same_from_memory_and_from_its_folder(
     np.testing.assert_allclose(one.features, backbone.features(pixels).numpy(), rtol=1e-4, atol=1e-6)
 
 
+def test_a_backbone_that_lacks_a_number_is_refused(tmp_path: Path, backbone: Backbone) -> None:
+    backbone.save(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    del config["numbers"]["size"]
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(InputError, match="damaged backbone, or one of another version"):
+        Backbone.load(tmp_path)
+
+
 def test_a_users_transform_replaces_the_usual_one(coloured: Images, tmp_path: Path) -> None:
     index = index_images(coloured())
     encoder = make_encoder((MeanColour(), to_tensor), device=CPU)
@@ -145,7 +154,7 @@ class NotFinite(nn.Module):
         (NotFinite(), "not finite"),
     ],
 )
-def test_outputs_that_are_no_features_are_refused(
+def test_outputs_other_than_features_are_refused(
     coloured: Images, tmp_path: Path, network: nn.Module, message: str
 ) -> None:
     encoder = make_encoder(network, device=CPU, size=12, resize=12)
@@ -154,7 +163,7 @@ def test_outputs_that_are_no_features_are_refused(
     assert not (tmp_path / "bank.npz").exists()
 
 
-def test_what_cannot_encode_is_refused() -> None:
+def test_strings_are_not_encoders() -> None:
     with pytest.raises(InputError, match="str, which cannot encode images; give a torch module"):
         make_encoder("resnet", device=CPU)
 
@@ -247,7 +256,7 @@ def test_wrong_outputs_are_refused_before_anything_is_read(coloured: Images, tmp
             extract_features(index, encoder, output, **given)  # type: ignore[arg-type]
 
 
-def test_an_extraction_of_other_images_weights_or_sizes_is_not_gone_on_with(coloured: Images, tmp_path: Path) -> None:
+def test_an_extraction_of_other_weights_or_sizes_is_not_resumed(coloured: Images, tmp_path: Path) -> None:
     index = index_images(coloured())
 
     def stopped(done: int, total: int) -> None:

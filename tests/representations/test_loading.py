@@ -17,8 +17,8 @@ from torch.utils.data import DataLoader
 from cpaan.errors import InputError
 from cpaan.representations.decoding import decode_image, decode_pil
 from cpaan.representations.images import ImageIndex, index_images
-from cpaan.representations.loading import Batch, ImageDataset, ImageLoader, collate
-from cpaan.representations.pixels import Part, PixelCache, cache_bytes
+from cpaan.representations.loading import Batch, ImageDataset, ImageLoader
+from cpaan.representations.pixels import SHARE_OF_MEMORY, Part, PixelCache, StreamedPixels, open_pixels
 
 SIZE = 8
 BAD = ("elm/2.png", "oak/3.png")
@@ -32,7 +32,7 @@ def encoded(seed: int) -> bytes:
 
 
 def make_index(root: Path, bad: tuple[str, ...] = (), tar: bool = False) -> ImageIndex:
-    """Ten images of two classes; what is bad lacks its second half."""
+    """Ten images of two classes; bad ones lack their second half."""
     names = [f"{tree}/{number}.png" for tree in ("elm", "oak") for number in range(5)]
     contents = {name: encoded(seed) for seed, name in enumerate(names)}
     contents |= {name: contents[name][: len(contents[name]) // 2] for name in bad}
@@ -195,17 +195,18 @@ def test_the_shared_generator_is_left_alone(tmp_path: Path) -> None:
 def test_a_dataset_is_small_and_can_go_to_a_new_process(tmp_path: Path) -> None:
     index = make_index(tmp_path, BAD)
     dataset = pickle.loads(pickle.dumps(ImageDataset(index, SIZE)))
-    assert len(dataset) == 10
-    assert torch.equal(dataset[7].pixels, expected_pixels(7))
-    assert dataset[2].pixels is None
-    assert "truncated" in dataset[2].reason
+    first = dataset[[0, 1, 2]]
+    assert_right(first)
+    assert first.rows.tolist() == [0, 1]
+    assert [row for row, reason in first.bad if "truncated" in reason] == [2]
+    rows = [list(range(5)), list(range(5, 10))]
     loader: DataLoader[Any] = DataLoader(
-        dataset, batch_size=5, num_workers=1, collate_fn=collate, multiprocessing_context="spawn"
+        dataset, batch_size=None, sampler=rows, num_workers=1, multiprocessing_context="spawn"
     )
-    collected = list(loader)
-    assert [one.rows.tolist() for one in collected] == [[0, 1, 3, 4], [5, 6, 7, 9]]
-    assert [row for one in collected for row, _ in one.bad] == [2, 8]
-    assert torch.equal(collected[1].pixels[2], expected_pixels(7))
+    batches = list(loader)
+    assert [batch.rows.tolist() for batch in batches] == [[0, 1, 3, 4], [5, 6, 7, 9]]
+    assert [row for batch in batches for row, _ in batch.bad] == [2, 8]
+    assert_right(batches[1])
 
 
 @pytest.mark.parametrize("workers", [0, 1])
@@ -228,7 +229,18 @@ def test_a_cache_holds_only_pixels(tmp_path: Path) -> None:
     loader = ImageLoader(make_index(tmp_path), SIZE, decode=to_float)
     with pytest.raises(InputError, match="a cache holds only pixels; give a loader without decode"):
         PixelCache.load(loader, "cpu")
-    assert cache_bytes(10, SIZE) == PixelCache.load(ImageLoader(loader.index, SIZE), "cpu").pixels.nbytes
+
+
+def test_pixels_are_streamed_where_they_do_not_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    loader, parts = ImageLoader(make_index(tmp_path), SIZE), [Part(np.array([3, 9]), 0, 0), Part(np.array([1]), 0, 0)]
+    held = open_pixels(loader, torch.device("cpu"), "auto")
+    monkeypatch.setitem(SHARE_OF_MEMORY, "cpu", 0.0)
+    streamed = open_pixels(loader, torch.device("cpu"), "auto")
+    assert (type(held), type(streamed)) == (PixelCache, StreamedPixels)
+    assert held.labels.tolist() == streamed.labels.tolist() == [0] * 5 + [1] * 5
+    for (one, pixels), (other, same) in zip(held.take(parts), streamed.take(parts), strict=True):
+        assert one is other
+        assert torch.equal(pixels, same)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Training backbones: it learns, goes on after a stop with the same bits, and two processes do what one does."""
+"""Training backbones: it learns, resumes with the same bits, and two processes compute what one does."""
 
 import json
 import os

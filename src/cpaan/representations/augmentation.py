@@ -53,25 +53,6 @@ class Augmentation:
     Boxes are interpolated bilinearly. Where the image is larger than the result, each pixel of the result averages
     k × k points, with k the rounded ratio of the sides, to avoid aliasing.
 
-    Parameters
-    ----------
-    size : int
-        Side of the result.
-    crop : {"resized", "padded", "none"}, default="resized"
-        "resized": a box of random area and aspect ratio, resized to `size` (the usual choice for ImageNet). "padded":
-        a square of `size` from the image mirrored at its edges by `padding` (the usual choice for small images).
-        "none": the centre.
-    flip : bool, default=True
-        Mirror every second image, on average, left to right.
-    jitter : float, default=0.4
-        Change brightness, contrast and saturation, in this order, by factors between 1 − jitter and 1 + jitter.
-    scale : tuple of two float, default=(0.08, 1)
-        Smallest and largest area of a box, as a fraction of the image.
-    ratio : tuple of two float, default=(3/4, 4/3)
-        Smallest and largest width of a box divided by its height, drawn on a logarithmic scale.
-    padding : int, optional
-        Pixels by which "padded" mirrors the image; `size // 8` by default.
-
     Examples
     --------
     >>> augmentation = Augmentation(size=24, crop="padded", padding=4)
@@ -80,13 +61,15 @@ class Augmentation:
     torch.Size([2, 3, 24, 24])
     """
 
-    size: int
+    size: int  # side of the result
+    # "resized": a box of random area and aspect ratio, as usual for ImageNet; "padded": a square of `size` from the
+    # image mirrored at its edges by `padding`, as usual for small images; "none": the centre.
     crop: Literal["resized", "padded", "none"] = "resized"
-    flip: bool = True
-    jitter: float = 0.4
-    scale: tuple[float, float] = (0.08, 1.0)
-    ratio: tuple[float, float] = (3 / 4, 4 / 3)
-    padding: int | None = None
+    flip: bool = True  # mirror every second image, on average, left to right
+    jitter: float = 0.4  # change brightness, contrast and saturation by factors between 1 − jitter and 1 + jitter
+    scale: tuple[float, float] = (0.08, 1.0)  # smallest and largest area of a box, as a fraction of the image
+    ratio: tuple[float, float] = (3 / 4, 4 / 3)  # of its width to its height, drawn on a logarithmic scale
+    padding: int | None = None  # `size // 8` by default
 
     def __post_init__(self) -> None:
         as_whole_number(self.size, "size", minimum=1)

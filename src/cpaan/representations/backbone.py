@@ -17,7 +17,7 @@ from cpaan.data.folders import read_model, write_model
 from cpaan.data.untrusted import reading
 from cpaan.errors import InputError
 from cpaan.representations.augmentation import center_view
-from cpaan.representations.recipe import STEMS, BackboneRecipe
+from cpaan.representations.recipe import NUMBERS, STEMS, BackboneRecipe
 from cpaan.training.weights import load_weights
 
 KIND = "backbone"
@@ -26,19 +26,6 @@ KIND = "backbone"
 @dataclass(frozen=True)
 class Backbone:
     """A trained network from images to features.
-
-    Parameters
-    ----------
-    network : nn.Module
-        Maps normalised images to features.
-    kind : {"resnet10", "prototypical"}
-        How it was trained.
-    recipe : BackboneRecipe
-        Every number of the training.
-    classes : tuple of str
-        The base classes it was trained on.
-    details : dict
-        Anything else worth keeping, such as losses and accuracies.
 
     Examples
     --------
@@ -49,11 +36,11 @@ class Backbone:
     torch.Size([5, 16])
     """
 
-    network: nn.Module
-    kind: str
+    network: nn.Module  # maps normalised images to features
+    kind: str  # "resnet10" or "prototypical", how it was trained
     recipe: BackboneRecipe
-    classes: tuple[str, ...]
-    details: dict[str, Any] = field(default_factory=dict)
+    classes: tuple[str, ...]  # the base classes it was trained on
+    details: dict[str, Any] = field(default_factory=dict)  # anything else worth keeping, such as losses and accuracies
 
     @torch.no_grad()
     def features(self, pixels: Tensor) -> Tensor:
@@ -76,6 +63,8 @@ class Backbone:
         """Load a saved backbone onto any device."""
         tensors, config = read_model(folder, KIND)
         with reading(folder, "holds a damaged backbone, or one of another version of cpaan"):
+            if set(config["numbers"]) != set(NUMBERS):
+                raise InputError(f"{folder} holds a damaged backbone, or one of another version: other numbers")
             recipe = BackboneRecipe(**config["numbers"])
             network = load_weights(lambda: ResNet10(stem=recipe.stem, width=recipe.width), tensors)
             classes, details = tuple(map(str, config["classes"])), dict(config["details"])
@@ -90,18 +79,8 @@ class ResNet10(nn.Module):
 
     φ(image) = mean of h over all positions, non-negative and of dimension 8w
 
-    Parameters
-    ----------
-    stem : {"large", "small"}
-        "large" for images of about 224 pixels (a 7 × 7 convolution and pooling, to a quarter of the size), "small" for
-        28 to 96 pixels (a 3 × 3 convolution at full size).
-    width : int
-        w; the benchmark's 64 gives 512 features.
-
-    Examples
-    --------
-    >>> ResNet10(stem="small")(torch.zeros(2, 3, 28, 28)).shape
-    torch.Size([2, 512])
+    The "large" stem is for images of about 224 pixels (a 7 × 7 convolution and pooling, to a quarter of the size), the
+    "small" one for 28 to 96 pixels (a 3 × 3 convolution at full size). The benchmark's w = 64 gives 512 features.
     """
 
     def __init__(self, *, stem: str = "large", width: int = 64) -> None:

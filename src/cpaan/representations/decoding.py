@@ -6,28 +6,18 @@ are never tried, and a file with an absurd number of pixels is refused before it
 
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from io import BytesIO
 
 import numpy as np
 import numpy.typing as npt
-from PIL import Image, ImageFile, UnidentifiedImageError
+from PIL import Image, ImageFile, ImageOps, UnidentifiedImageError
 
 from cpaan.data.arguments import as_whole_number
 
 MOST_PIXELS = 178_956_970  # Pillow's own default limit
 
 _FORMATS = ("JPEG", "PNG", "BMP", "GIF", "WEBP", "TIFF", "PPM")
-_ORIENTATION = 0x0112
-_TURNS = {
-    2: Image.Transpose.FLIP_LEFT_RIGHT,
-    3: Image.Transpose.ROTATE_180,
-    4: Image.Transpose.FLIP_TOP_BOTTOM,
-    5: Image.Transpose.TRANSPOSE,
-    6: Image.Transpose.ROTATE_270,
-    7: Image.Transpose.TRANSVERSE,
-    8: Image.Transpose.ROTATE_90,
-}
 # A JPEG can be decoded at a half, a quarter or an eighth of its size. It must stay this many times larger than wanted,
 # so the resampling that follows decides how the result looks.
 _DRAFT_MARGIN = 2
@@ -44,13 +34,6 @@ def decode_image(content: bytes, size: int) -> npt.NDArray[np.uint8]:
 
     The shorter side is scaled to `size` pixels (bicubic, antialiased) unless it has that length, and the centre is cut
     out. Raises BadImage if the file is damaged, truncated, too large or not an image.
-
-    Examples
-    --------
-    >>> file = BytesIO()
-    >>> Image.new("RGB", (40, 30), (255, 0, 9)).save(file, "PNG")
-    >>> decode_image(file.getvalue(), 16)[:, 0, 0]
-    array([255,   0,   9], dtype=uint8)
     """
     side = as_whole_number(size, "size", minimum=1)
     with _opened(content) as image:
@@ -98,12 +81,9 @@ def _opened(content: bytes) -> Iterator[Image.Image]:
 
 def _upright(image: Image.Image) -> Image.Image:
     image.load()
-    try:
-        turn = _TURNS.get(image.getexif().get(_ORIENTATION, 1))
-    # Unreadable metadata does not spoil the pixels.
-    except Exception:
-        return image
-    return image if turn is None else image.transpose(turn)
+    with suppress(Exception):  # unreadable metadata does not spoil the pixels
+        ImageOps.exif_transpose(image, in_place=True)
+    return image
 
 
 def _as_rgb(image: Image.Image) -> Image.Image:

@@ -3,11 +3,10 @@
 import hashlib
 import importlib
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -55,15 +54,15 @@ def make_encoder(
     shown = name or type(given).__name__
     if isinstance(given, Backbone):
         size, resize = given.recipe.size if size is None else size, given.recipe.stored if resize is None else resize
-        return NetworkEncoder(move_network(given.network, device).eval(), size, resize, device, shown)
+        return _network_encoder(given.network, shown, device, size, resize)
     if isinstance(given, tuple) and len(given) == _PAIR and isinstance(given[0], nn.Module) and callable(given[1]):
-        return NetworkEncoder(move_network(given[0], device).eval(), 1, 1, device, shown, _Transform(given[1]))
+        return _network_encoder(given[0], shown, device, 1, 1, _Transform(given[1]))
     if isinstance(given, nn.Module) and not hasattr(given, "encode"):
         size = _USUAL_SIZE if size is None else size
         resize = round(size * _USUAL_RESIZE / _USUAL_SIZE) if resize is None else resize
-        return NetworkEncoder(move_network(given, device).eval(), size, resize, device, shown)
+        return _network_encoder(given, shown, device, size, resize)
     if callable(getattr(given, "encode", None)) and not isinstance(given, str):  # strings have an encode, too
-        return ObjectEncoder(given, shown)
+        return Encoder(shown, f"{shown}, {_weights_digest(given)}", given.encode, decode=decode_pil)
     raise InputError(
         f"{shown} is a {type(given).__name__}, which cannot encode images; give a torch module, a pair of a module and "
         "a transform, or an object with encode()"
@@ -85,60 +84,42 @@ def find_encoder(spec: str, *, device: torch.device, size: int | None = None, re
 
 
 @dataclass(frozen=True)
-class NetworkEncoder:
-    """A network that maps normalised images to features.
+class Encoder:
+    """Turns batches of decoded images into features."""
 
-    Images are decoded with their shorter side at `resize` pixels, and the network sees the centre of `size` pixels.
-    With a `decode`, it sees what that returns.
-    """
-
-    network: nn.Module
-    size: int
-    resize: int
-    device: torch.device
-    name: str
+    name: str  # in messages
+    identity: str  # what the features depend on, to recognise an interrupted extraction
+    compute: Callable[[Any], Any]
+    resize: int = 1  # side of the pixels that images are decoded to, if there is no `decode`
     decode: Decode | None = None
 
-    @property
-    def identity(self) -> str:
-        """What the features depend on, to recognise an interrupted extraction."""
-        return f"{self.name}, {_weights_digest(self.network)}, {self.size} of {self.resize} pixels"
+    def encode(self, images: Any) -> FloatArray:
+        """Compute the features of a batch, n × D; an InputError names the user's code that failed."""
+        try:
+            features = self.compute(images)
+        except InputError:
+            raise
+        except Exception as error:
+            raise InputError(f"{self.name} failed on a batch of images: {type(error).__name__}: {error}") from error
+        return _as_matrix(features, len(images), self.name)
+
+
+def _network_encoder(
+    network: nn.Module, name: str, device: torch.device, size: int, resize: int, decode: Decode | None = None
+) -> Encoder:
+    """Show a network the centre of `size` from images of `resize` pixels, or what `decode` returns."""
+    move_network(network, device).eval()
 
     @torch.no_grad()
-    def encode(self, images: Any) -> FloatArray:
-        """Compute the features of a batch."""
+    def compute(images: Any) -> Tensor:
         if not isinstance(images, Tensor):
             kinds = ", ".join(sorted({type(image).__name__ for image in images})) or "nothing"
-            raise InputError(f"the transform of {self.name} must return tensors of one shape, not {kinds}")
-        moved = images.to(self.device, non_blocking=True)
-        shown = center_view(moved, self.size) if self.decode is None else moved
-        with _blaming(self.name):
-            features = encode_images(self.network, shown)
-        return _as_matrix(features, len(images), self.name)
+            raise InputError(f"the transform of {name} must return tensors of one shape, not {kinds}")
+        moved = images.to(device, non_blocking=True)
+        return encode_images(network, center_view(moved, size) if decode is None else moved)
 
-
-@dataclass(frozen=True)
-class ObjectEncoder:
-    """An object whose `encode` takes a list of Pillow's images, such as a CLIP model of sentence-transformers."""
-
-    encoder: Any
-    name: str
-    resize: int = 1
-    decode: Decode = decode_pil
-
-    @property
-    def identity(self) -> str:
-        """What the features depend on, as far as the object shows it."""
-        return f"{self.name}, {_weights_digest(self.encoder)}"
-
-    def encode(self, images: Any) -> FloatArray:
-        """Compute the features of a batch."""
-        with _blaming(self.name):
-            features = self.encoder.encode(images)
-        return _as_matrix(features, len(images), self.name)
-
-
-Encoder: TypeAlias = NetworkEncoder | ObjectEncoder
+    identity = f"{name}, {_weights_digest(network)}, {size} of {resize} pixels"
+    return Encoder(name, identity, compute, resize, decode)
 
 
 @dataclass(frozen=True)
@@ -169,17 +150,6 @@ def _call_imported(module: str, function: str, spec: str) -> Any:
         return getattr(found, function)()
     except Exception as error:
         raise InputError(f"{spec}: {function}() failed: {type(error).__name__}: {error}") from error
-
-
-@contextmanager
-def _blaming(name: str) -> Iterator[None]:
-    """Name the user's code that failed, instead of showing a traceback."""
-    try:
-        yield
-    except InputError:
-        raise
-    except Exception as error:
-        raise InputError(f"{name} failed on a batch of images: {type(error).__name__}: {error}") from error
 
 
 def _weights_digest(encoder: Any) -> str:

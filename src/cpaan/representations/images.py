@@ -74,9 +74,11 @@ def index_images(root: str | os.PathLike[str], *, classes: Iterable[str] | None 
         shown = ", ".join(f"{count} {kind}" if "files" in kind else kind for kind, count in found.ignored.items())
         warnings.warn(f"{root}: ignored {shown}; images end in {' '.join(ENDINGS)}", stacklevel=2)
     wanted = None if classes is None else [str(name) for name in as_classes(classes)]
-    if wanted is not None:
-        found = _only(found, wanted)
-    _require_images(found, Path(root))
+    empty = [folder for folder in found.empty if wanted is None or folder.rpartition("/")[2] in wanted]
+    if empty:
+        raise InputError(f"{root}: no image in the class folders {show_names(empty)}; add images or remove them")
+    if not found.images:
+        raise InputError(f"{root} holds no images ({' '.join(ENDINGS)}); {LAYOUT}")
     names = sorted({image.class_name for image in found.images})
     label_of = {name: label for label, name in enumerate(names)}
     entries = (
@@ -84,7 +86,13 @@ def index_images(root: str | os.PathLike[str], *, classes: Iterable[str] | None 
         for image in sorted(found.images)
     )
     index = ImageIndex(tuple(names), tuple(entries))
-    return index if wanted is None else index.select(wanted)
+    if wanted is not None:
+        index = index.select(wanted)
+    trained = set(index.labels[~index.is_test].tolist())
+    untrained = [name for label, name in enumerate(index.classes) if label not in trained]
+    if trained and untrained:  # a source may be for testing only
+        raise InputError(f"{root}: no training images of the classes {show_names(untrained)}; add some or remove them")
+    return index
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,21 +127,7 @@ class ImageEntry:
 
 @dataclass(frozen=True)
 class ImageIndex:
-    """Images and their classes.
-
-    Parameters
-    ----------
-    classes : tuple of str
-        Class names.
-    entries : tuple of ImageEntry
-        The images, sorted by part (training first), class and file name.
-
-    Examples
-    --------
-    >>> oak = ImageEntry(Path("oak/1.jpg"), "oak/1.jpg", None, None, label=1, is_test=False)
-    >>> ImageIndex(("elm", "oak"), (oak,))
-    ImageIndex(2 classes, 1 images, 0 for testing)
-    """
+    """Images and their classes, sorted by part (training first), class and file name."""
 
     classes: tuple[str, ...]
     entries: tuple[ImageEntry, ...]
@@ -209,26 +203,6 @@ class _Found(NamedTuple):
     images: list[_Image]
     empty: list[str]  # class folders without an image
     ignored: Counter[str]  # by kind
-
-
-def _only(found: _Found, classes: list[str]) -> _Found:
-    wanted, known = set(classes), {image.class_name for image in found.images}
-    empty = [folder for folder in found.empty if folder.rpartition("/")[2] in wanted]
-    unknown = [name for name in classes if name not in known]
-    if unknown and not empty:
-        raise_unknown(unknown, tuple(sorted(known)))
-    return _Found([image for image in found.images if image.class_name in wanted], empty, found.ignored)
-
-
-def _require_images(found: _Found, root: Path) -> None:
-    if found.empty:
-        raise InputError(f"{root}: no image in the class folders {show_names(found.empty)}; add images or remove them")
-    if not found.images:
-        raise InputError(f"{root} holds no images ({' '.join(ENDINGS)}); {LAYOUT}")
-    trained = {image.class_name for image in found.images if not image.is_test}
-    untrained = sorted({image.class_name for image in found.images} - trained)
-    if trained and untrained:  # a source may be for testing only
-        raise InputError(f"{root}: no training images of the classes {show_names(untrained)}; add some or remove them")
 
 
 def _find(root: Path) -> _Found:
@@ -325,21 +299,17 @@ def _search_tars(tars: list[Path]) -> _Found:
             if member.isdir():
                 folders.update(["/".join(steps[:2])] if len(steps) > 1 else [])
                 continue
-            image = _image_in_tar(path, member, steps)
+            try:
+                part, class_name, file_name = steps
+            except ValueError as error:
+                raise InputError(f"{path}: the image {member.name!r} is not in a class folder; {LAYOUT}") from error
+            name = f"{path.name}:{member.name.removeprefix('./')}"
+            image = _Image(part != _TRAIN, class_name, file_name, name, path, member.offset_data, member.size)
             # By part, class and file name, so "./oak/1.jpg", "oak/1.jpg" and "train/oak/1.jpg" are the same.
             earlier = images.setdefault("/".join(steps), image)
             if earlier is not image:
                 raise InputError(f"the same image occurs twice: {earlier.name} and {image.name}; remove one of them")
     return _Found(list(images.values()), sorted(folders - {key.rpartition("/")[0] for key in images}), ignored)
-
-
-def _image_in_tar(path: Path, member: tarfile.TarInfo, steps: list[str]) -> _Image:
-    try:
-        part, class_name, file_name = steps
-    except ValueError as error:
-        raise InputError(f"{path}: the image {member.name!r} is not in a class folder; {LAYOUT}") from error
-    name = f"{path.name}:{member.name.removeprefix('./')}"
-    return _Image(part != _TRAIN, class_name, file_name, name, path, member.offset_data, member.size)
 
 
 class _Headers(io.FileIO):

@@ -43,42 +43,11 @@ class Batch(NamedTuple):
 
 
 class ImageLoader:
-    """Load the images of an index in batches, in any order.
+    """Load the images of an index in batches, in any order, as 3 × size × size bytes.
 
-    Parameters
-    ----------
-    index : ImageIndex
-        The images.
-    size : int
-        Side of the decoded images.
-    workers : int, default=0
-        Processes that decode, started at the first pass and kept until `close`; 0 decodes in this process.
-    on_bad : {"refuse", "skip"}, default="refuse"
-        Raise an InputError that names an unreadable image, or leave it out and note it in `skipped`.
-    decode : callable, optional
-        Turns the bytes of an image file into something other than pixels of `size`: tensors of one shape are stacked,
-        anything else becomes a list. With workers it must be picklable.
-
-    Attributes
-    ----------
-    skipped : dict
-        Name of each image that was left out so far, and the reason.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> from PIL import Image
-    >>> from cpaan.representations.images import index_images
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     Path(folder, "oak").mkdir()
-    ...     Image.new("RGB", (9, 8), (255, 0, 0)).save(Path(folder, "oak", "1.png"))
-    ...     _ = Path(folder, "oak", "2.png").write_bytes(b"no image")
-    ...     loader = ImageLoader(index_images(folder), size=8, on_bad="skip")
-    ...     for batch in loader.batches([0, 1], batch_size=2):
-    ...         print(batch.pixels.shape, batch.rows)
-    torch.Size([1, 3, 8, 8]) tensor([0])
-    >>> loader.skipped
-    {'oak/2.png': 'not an image of a known format (JPEG, PNG, BMP, GIF, WEBP, TIFF, PPM)'}
+    Workers start at the first pass and stay until `close`. An unreadable image raises an InputError, or with
+    ``on_bad="skip"`` is left out and noted in `skipped`, by name with the reason. A `decode` turns the bytes of a file
+    into something other than pixels; with workers it must be picklable.
     """
 
     def __init__(
@@ -137,9 +106,10 @@ class ImageLoader:
         batch_rows = _BatchRows()
         loader = DataLoader(
             self._dataset,
-            batch_sampler=batch_rows,
+            batch_size=None,  # the dataset returns whole batches
+            sampler=batch_rows,
             num_workers=self.workers,
-            collate_fn=collate,
+            collate_fn=_as_is,
             pin_memory=torch.cuda.is_available(),
             # Without its own generator, each pass would draw from the global one.
             generator=torch.Generator().manual_seed(0),
@@ -160,16 +130,8 @@ class ImageLoader:
             self.skipped.setdefault(entry.name, reason)
 
 
-class Decoded(NamedTuple):
-    """One image, or the reason why it cannot be read."""
-
-    row: int
-    pixels: Any
-    reason: str | None
-
-
-class ImageDataset(Dataset[Decoded]):
-    """The part of loading that runs in worker processes: from a row to pixels, or to the reason why there are none."""
+class ImageDataset(Dataset[Batch]):
+    """The part of loading that runs in worker processes: from rows to their pixels."""
 
     def __init__(self, index: ImageIndex, size: int, decode: Decode | None = None) -> None:
         self.size, self.decode = size, decode
@@ -181,41 +143,37 @@ class ImageDataset(Dataset[Decoded]):
         self._offsets = _as_array([entry.offset for entry in index.entries])
         self._sizes = _as_array([entry.size for entry in index.entries])
 
-    def __len__(self) -> int:
-        return len(self._sizes)
+    def __getitem__(self, rows: list[int]) -> Batch:
+        found = [(row, *self._decoded(row)) for row in rows]
+        pixels: Any = [one for _, one, reason in found if reason is None]
+        kinds = {(one.shape, one.dtype) if isinstance(one, Tensor) else None for one in pixels}
+        if len(kinds) == 1 and None not in kinds:
+            pixels = torch.stack(pixels)
+        good = torch.tensor([row for row, _, reason in found if reason is None], dtype=torch.int64)
+        return Batch(pixels, good, [(row, reason) for row, _, reason in found if reason is not None])
 
-    def __getitem__(self, row: int) -> Decoded:
+    def _decoded(self, row: int) -> tuple[Any, str | None]:
+        """Decode one image, or give the reason why it cannot be read."""
+        file = Path(os.fsdecode(self._paths[self._ends[row] : self._ends[row + 1]]))
+        offset, size = (None if number == _NONE else int(number) for number in (self._offsets[row], self._sizes[row]))
         try:
-            content = self._entry(row).read()
+            content = ImageEntry(file, file.name, offset, size, 0, False).read()
             if self.decode is not None:
-                return Decoded(row, self.decode(content), None)
-            return Decoded(row, torch.from_numpy(decode_image(content, self.size)), None)
+                return self.decode(content), None
+            return torch.from_numpy(decode_image(content, self.size)), None
         except TransformFailed:
             raise
         # The file may be gone or too large, and a user's `decode` may raise anything.
         except Exception as error:
-            return Decoded(row, None, str(error) or type(error).__name__)
-
-    def _entry(self, row: int) -> ImageEntry:
-        file = Path(os.fsdecode(self._paths[self._ends[row] : self._ends[row + 1]]))
-        offset, size = int(self._offsets[row]), int(self._sizes[row])
-        in_tar = offset != _NONE
-        return ImageEntry(file, file.name, offset if in_tar else None, size if in_tar else None, 0, False)
+            return None, str(error) or type(error).__name__
 
 
 def _as_array(values: list[int | None]) -> npt.NDArray[np.int64]:
     return np.array([_NONE if value is None else value for value in values], dtype=np.int64)
 
 
-def collate(decoded: Sequence[Decoded]) -> Batch:
-    """Combine images to a batch, stacking tensors of one shape and type."""
-    good = [one for one in decoded if one.reason is None]
-    bad = [(one.row, one.reason) for one in decoded if one.reason is not None]
-    pixels: Any = [one.pixels for one in good]
-    kinds = {(one.shape, one.dtype) if isinstance(one, Tensor) else None for one in pixels}
-    if len(kinds) == 1 and None not in kinds:
-        pixels = torch.stack(pixels)
-    return Batch(pixels, torch.tensor([one.row for one in good], dtype=torch.int64), bad)
+def _as_is(batch: Any) -> Any:
+    return batch
 
 
 class _BatchRows(Sampler[list[int]]):

@@ -18,30 +18,36 @@ _DROP = 0.1
 
 @dataclass(frozen=True)
 class BackboneRecipe:
-    """Every number of a backbone's training, by name."""
+    """Every number of a backbone's training, by name; by default those of the low-shot benchmark.
 
-    size: int  # pixels of the square that the network sees
-    stored: int  # pixels of the square that images are decoded to, from which training crops
-    crop: Literal["resized", "padded", "none"]  # see `cpaan.representations.augmentation.Augmentation`
-    smallest_crop: float  # smallest area of a resized crop, as a fraction of the image
-    jitter: float  # strength of changes in brightness, contrast and saturation
-    stem: str  # of the `cpaan.representations.backbone.ResNet10`, as is width
-    width: int
-    epochs: int
-    batch_size: int  # images per step of the plain classifier
-    ways: int  # classes of a task of prototypical networks; each step is a task
-    shots: int
-    queries: int
-    learning_rate: float  # of SGD, as are momentum and weight_decay
-    momentum: float
-    weight_decay: float
-    schedule: str  # "step" divides the rate by 10 after each third of the epochs; "cosine" lowers it to zero
-    warmup: float  # fraction of the steps in which the rate rises from zero
-    label_smoothing: float  # of the plain classifier
-    penalty: str  # on the features of the plain classifier: "none", "sgm" or "l2"
-    penalty_weight: float
-    distance_scale: float  # initial scale of squared distances, divided by the number of features; trained
-    classifier_weight: float  # of the plain classifier's loss that is added to that of prototypical networks
+    They are 90 epochs of SGD, random resized crops of 224 pixels, flips and colour jitter.
+    """
+
+    size: int = 224  # pixels of the square that the network sees
+    stored: int = 256  # pixels of the square that images are decoded to, from which training crops
+    crop: Literal["resized", "padded", "none"] = "resized"  # see `cpaan.representations.augmentation.Augmentation`
+    smallest_crop: float = 0.08  # smallest area of a resized crop, as a fraction of the image
+    jitter: float = 0.4  # strength of changes in brightness, contrast and saturation
+    stem: str = "large"  # of the `cpaan.representations.backbone.ResNet10`, as is width
+    width: int = 64
+    epochs: int = 90
+    batch_size: int = 256  # images per step of the plain classifier
+    # A task of prototypical networks, which is one step. One shot, plus the loss of a plain classifier, was chosen on
+    # Tiny-ImageNet's base classes: five shots without that loss cost novel classes three points at one shot, and
+    # starting from a plain classifier four.
+    ways: int = 32
+    shots: int = 1
+    queries: int = 7
+    learning_rate: float = 0.1  # of SGD, as are momentum and weight_decay
+    momentum: float = 0.9
+    weight_decay: float = 1e-4
+    schedule: str = "step"  # divides the rate by 10 after each third of the epochs; "cosine" lowers it to zero
+    warmup: float = 0.0  # fraction of the steps in which the rate rises from zero
+    label_smoothing: float = 0.0  # of the plain classifier
+    penalty: str = "none"  # on the features of the plain classifier, or "sgm" or "l2"
+    penalty_weight: float = 0.02
+    distance_scale: float = 1.0  # initial scale of squared distances, divided by the number of features; trained
+    classifier_weight: float = 0.5  # of the plain classifier's loss that is added to that of prototypical networks
 
     def __post_init__(self) -> None:
         for name, (is_valid, wanted) in _RULES.items():
@@ -87,33 +93,7 @@ _RULES: dict[str, _Rule] = {
     "penalty": _one_of("none", "sgm", "l2"),
 }
 
-# The low-shot benchmark's: 90 epochs of SGD, random resized crops of 224 pixels, flips and colour jitter.
-PAPER = BackboneRecipe(
-    size=224,
-    stored=256,
-    crop="resized",
-    smallest_crop=0.08,
-    jitter=0.4,
-    stem="large",
-    width=64,
-    epochs=90,
-    batch_size=256,
-    # Chosen on Tiny-ImageNet's base classes: one shot, plus the loss of a plain classifier. Five shots without that
-    # loss cost novel classes three points at one shot; starting from a plain classifier, four.
-    ways=32,
-    shots=1,
-    queries=7,
-    learning_rate=0.1,
-    momentum=0.9,
-    weight_decay=1e-4,
-    schedule="step",
-    warmup=0.0,
-    label_smoothing=0.0,
-    penalty="none",
-    penalty_weight=0.02,
-    distance_scale=1.0,
-    classifier_weight=0.5,
-)
+PAPER = BackboneRecipe()
 
 # For images of 28 to 96 pixels: a stem that keeps their size, and a schedule for few epochs.
 SMALL = replace(
@@ -131,6 +111,7 @@ SMALL = replace(
 )
 
 RECIPES = {"paper": PAPER, "small": SMALL}
+NUMBERS = tuple(field.name for field in fields(BackboneRecipe))
 
 
 def make_backbone_recipe(name: str, **changes: Any) -> BackboneRecipe:
@@ -142,10 +123,9 @@ def make_backbone_recipe(name: str, **changes: Any) -> BackboneRecipe:
     if name not in RECIPES:
         raise InputError(f"unknown recipe {name!r}; choose one of {', '.join(RECIPES)}")
     recipe = RECIPES[name]
-    known = [field.name for field in fields(BackboneRecipe)]
-    unknown = sorted(set(changes) - set(known))
+    unknown = sorted(set(changes) - set(NUMBERS))
     if unknown:
-        raise InputError(f"a backbone's recipe has no {', '.join(unknown)}; it has {', '.join(known)}")
+        raise InputError(f"a backbone's recipe has no {', '.join(unknown)}; it has {', '.join(NUMBERS)}")
     if isinstance(changes.get("size"), int) and "stored" not in changes:
         changes["stored"] = round(changes["size"] * recipe.stored / recipe.size)
     return replace(recipe, **changes)

@@ -47,10 +47,7 @@ class BackboneStep:
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate_at(progress, self.recipe)
         self.optimizer.zero_grad(set_to_none=True)
-        found = [
-            self._backward(part, pixels, len(parts), last=number + 1 == len(parts))
-            for number, (part, pixels) in enumerate(parts)
-        ]
+        found = [self._backward(*part, len(parts), is_last=part is parts[-1]) for part in parts]
         self.optimizer.step()
         return {name: torch.stack([terms[name] for terms in found]).mean() for name in found[0]}
 
@@ -72,9 +69,9 @@ class BackboneStep:
                 momentum = torch.empty_like(parameter).copy_(tensors[f"momentum.{name}"])
                 self.optimizer.state[parameter]["momentum_buffer"] = momentum
 
-    def _backward(self, part: Part, pixels: Tensor, n_parts: int, *, last: bool) -> Terms:
+    def _backward(self, part: Part, pixels: Tensor, n_parts: int, *, is_last: bool) -> Terms:
         wait: AbstractContextManager[None] = nullcontext()
-        if isinstance(self.wrapped, nn.parallel.DistributedDataParallel) and not last:
+        if isinstance(self.wrapped, nn.parallel.DistributedDataParallel) and not is_last:
             wait = self.wrapped.no_sync()  # processes exchange gradients once per step
         with wait:
             terms = self.wrapped(*self._inputs(part, pixels))
@@ -150,14 +147,7 @@ class PrototypicalTask(Task):
     def forward(self, images: Tensor, labels: Tensor, task_labels: Tensor, n_support: int, ways: int) -> Terms:
         """Compute the loss of a task of `ways` classes, whose first `n_support` images are its support."""
         features = encode_images(self.network, images)
-        loss, accuracy = prototypical_loss(
-            features[:n_support],
-            task_labels[:n_support],
-            features[n_support:],
-            task_labels[n_support:],
-            ways,
-            self.log_scale.exp(),
-        )
+        loss, accuracy = prototypical_loss(features, task_labels, n_support, ways, self.log_scale.exp())
         terms = {"prototypical": loss.detach(), "accuracy": accuracy}
         if self.head is not None:
             plain = cross_entropy(self.head(features), labels, label_smoothing=self.recipe.label_smoothing)
@@ -196,17 +186,12 @@ def prototypical_logits(queries: Tensor, centers: Tensor, scale: Tensor | float)
 
 
 def prototypical_loss(
-    support: Tensor,
-    support_labels: Tensor,
-    queries: Tensor,
-    query_labels: Tensor,
-    n_classes: int,
-    scale: Tensor | float,
+    features: Tensor, labels: Tensor, n_support: int, n_classes: int, scale: Tensor | float
 ) -> tuple[Tensor, Tensor]:
-    """Mean cross-entropy and accuracy of queries under the prototypes of the support; every class needs support."""
-    centers = prototypes(support, support_labels, n_classes)
-    logits = prototypical_logits(queries, centers, scale)
-    return cross_entropy(logits, query_labels), (logits.argmax(1) == query_labels).float().mean()
+    """Mean cross-entropy and accuracy of queries under the prototypes of the support, the first `n_support` rows."""
+    centers = prototypes(features[:n_support], labels[:n_support], n_classes)
+    logits, wanted = prototypical_logits(features[n_support:], centers, scale), labels[n_support:]
+    return cross_entropy(logits, wanted), (logits.argmax(1) == wanted).float().mean()
 
 
 @dataclass(frozen=True)
@@ -222,22 +207,6 @@ class Processes:
         """Whether this process writes files and shows progress."""
         return self.rank == 0
 
-    def average(self, values: dict[str, float]) -> dict[str, float]:
-        """Average numbers over all processes."""
-        if self.count == 1:
-            return values
-        total = torch.tensor(list(values.values()), dtype=torch.float64, device=self.device)
-        distributed.all_reduce(total)
-        return dict(zip(values, (total / self.count).tolist(), strict=True))
-
-    def average_buffers(self, module: nn.Module) -> None:
-        """Average running means and variances, which each process has of its own images."""
-        if self.count > 1:
-            for buffer in module.buffers():
-                if buffer.is_floating_point():
-                    distributed.all_reduce(buffer)
-                    buffer.div_(self.count)
-
     def gather(self, value: Any) -> list[Any]:
         """Collect the values of all processes, in the order of their ranks."""
         if self.count == 1:
@@ -246,13 +215,18 @@ class Processes:
         distributed.all_gather_object(found, value)
         return found
 
-    def any(self, flag: bool) -> bool:
-        """Whether the flag is set in any process."""
-        if self.count == 1:
-            return flag
-        value = torch.tensor(float(flag), device=self.device)
-        distributed.all_reduce(value, distributed.ReduceOp.MAX)
-        return bool(value)
+    def average(self, values: dict[str, float]) -> dict[str, float]:
+        """Average numbers over all processes."""
+        found = self.gather(values)
+        return {name: sum(each[name] for each in found) / self.count for name in values}
+
+    def average_buffers(self, module: nn.Module) -> None:
+        """Average running means and variances, which each process has of its own images."""
+        if self.count > 1:
+            for buffer in module.buffers():
+                if buffer.is_floating_point():
+                    distributed.all_reduce(buffer)
+                    buffer.div_(self.count)
 
     def wrap(self, module: nn.Module) -> nn.Module:
         """Average gradients over all processes."""

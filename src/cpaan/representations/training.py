@@ -117,21 +117,22 @@ class _Run:
         if resume:
             self._restore()
         every = self.settings.log_every or max(1, self.steps // LOGGINGS)
-        show = self._open_bar()
+        tell = None if self.bars is None else self.bars(f"training {self.settings.kind}", "images")
         saved = time.monotonic()
         with heard_signals() as asked:
             for parts in self._parts():
                 self.history.add(self.take_step(parts, self.done / self.steps))
                 self.done += 1
                 if self.done % every == 0 or self.done == self.steps:
-                    show(self._log())
+                    self._log(tell)
                 if self.done == self.steps or (self.processes.count > 1 and self.done % STEPS_BETWEEN_TALKS):
                     continue
-                stop = self.processes.any(asked.number is not None)
-                if stop or self.processes.any(time.monotonic() - saved >= self.settings.checkpoint_seconds):
+                is_due = time.monotonic() - saved >= self.settings.checkpoint_seconds
+                flags = self.processes.gather((asked.number is not None, is_due))  # of any process
+                if any(map(any, flags)):
                     self._save()
                     saved = time.monotonic()
-                if stop:
+                if any(stop for stop, _ in flags):
                     raise Stopped
 
     def finish(self) -> Backbone | None:
@@ -178,19 +179,7 @@ class _Run:
             for _ in range(self.done, end):
                 yield [next(taken) for _ in mine]
 
-    def _open_bar(self) -> Callable[[dict[str, float]], None]:
-        if self.bars is None:
-            return lambda losses: None
-        tell = self.bars(f"training {self.settings.kind}", "images")
-        per_step = len(self.order.part(0, 0).rows) * self.processes.count * self.settings.accumulate
-
-        def show(losses: dict[str, float]) -> None:
-            note = f"loss {losses['loss']:.3f}, {100 * losses['accuracy']:.1f} % right"
-            tell(self.done * per_step, self.steps * per_step, note)
-
-        return show
-
-    def _log(self) -> dict[str, float]:
+    def _log(self, tell: Callable[..., None] | None) -> None:
         self.history.log(self.done)
         means = self.processes.average({name: values[-1] for name, values in self.history.losses.items()})
         for name, mean in means.items():
@@ -199,7 +188,10 @@ class _Run:
             raise InputError(
                 f"the loss is no longer finite after {self.done} steps; use a smaller learning_rate or more warmup"
             )
-        return means
+        if tell is not None:
+            images = len(self.order.part(0, 0).rows) * self.processes.count * self.settings.accumulate
+            note = f"loss {means['loss']:.3f}, {100 * means['accuracy']:.1f} % right"
+            tell(self.done * images, self.steps * images, note)
 
     def _save(self) -> None:
         if self.processes.is_first:

@@ -196,7 +196,7 @@ def test_a_source_for_testing_only(tmp_path: Path) -> None:
         (["a.tar.gz", "b.tar"], [], r"holds compressed tars: 'a\.tar\.gz'; .* pack it again"),
     ],
 )
-def test_folders_that_are_no_set(tmp_path: Path, files: list[str], folders: list[str], message: str) -> None:
+def test_folders_in_another_layout(tmp_path: Path, files: list[str], folders: list[str], message: str) -> None:
     for folder in folders:
         (tmp_path / folder).mkdir(parents=True)
     with pytest.raises(InputError, match=message):
@@ -244,7 +244,7 @@ def test_devices_in_tars_are_refused(tmp_path: Path, kind: bytes) -> None:
 
 
 @pytest.mark.parametrize("size", [1, 1_000, 2**40, 2**60, -512])
-def test_members_that_claim_more_than_there_is(tmp_path: Path, size: int) -> None:
+def test_members_that_claim_more_than_the_tar_has(tmp_path: Path, size: int) -> None:
     # Later versions of tarfile refuse a negative size themselves.
     member = tarfile.TarInfo("train/oak/1.jpg")
     member.size = size
@@ -255,7 +255,7 @@ def test_members_that_claim_more_than_there_is(tmp_path: Path, size: int) -> Non
 
 @pytest.mark.parametrize("kind", [tarfile.XHDTYPE, tarfile.GNUTYPE_LONGNAME])
 @pytest.mark.parametrize("size", [2**62, 2**40, -512])
-def test_headers_that_claim_more_than_there_is(tmp_path: Path, kind: bytes, size: int) -> None:
+def test_headers_that_claim_more_than_the_tar_has(tmp_path: Path, kind: bytes, size: int) -> None:
     member = tarfile.TarInfo("train/oak/1.jpg")
     member.size, member.type = size, kind
     (tmp_path / "a.tar").write_bytes(member.tobuf(tarfile.GNU_FORMAT) + bytes(2048))
