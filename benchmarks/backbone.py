@@ -1,10 +1,10 @@
-"""How many images a second the backbone pipeline decodes, trains on and encodes, and what ImageNet would take.
+"""Measure how many images per second the backbone pipeline decodes, trains on and encodes; extrapolate to ImageNet.
 
 python benchmarks/backbone.py [--images 4000] [--device cuda] [--workers 15]
 
-Makes JPEG files of 500 × 375 pixels, about ImageNet's, and measures in one run: decoding alone, training with pixels
-held on the device (the network's own speed), training with pixels decoded again and again, and extraction. Ratios tell
-which of decoding and computing holds training up. Writes backbone.json beside the printed table.
+Writes JPEG files of 500 × 375 pixels, about the size of ImageNet's, and measures in one run: decoding alone, training
+with pixels held on the device (the speed of the network), training with pixels decoded in every epoch, and extraction.
+The ratios show whether decoding or computing limits training. Prints a table and writes backbone.json.
 """
 
 import argparse
@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from cpaan.representations.backbone import Backbone
+from cpaan.representations.backbone import Backbone, ResNet10
 from cpaan.representations.encoders import make_encoder
 from cpaan.representations.extraction import extract_features
 from cpaan.representations.images import ImageIndex, index_images
@@ -29,11 +29,11 @@ from cpaan.representations.training import train_backbone
 from cpaan.training.device import choose_device
 
 CLASSES = 8
-BASE_IMAGES, ALL_IMAGES = 498_000, 1_331_167  # of 389 base classes; of all classes with those for testing
+BASE_IMAGES, ALL_IMAGES = 498_000, 1_331_167  # of 389 base classes; of all classes, including test images
 
 
 def write_images(folder: Path, number: int) -> ImageIndex:
-    """Write JPEG files with about as much detail as photographs have."""
+    """Write JPEG files with about as much detail as photographs."""
     rng = np.random.default_rng(0)
     for i in range(number):
         coarse = Image.fromarray(rng.integers(0, 256, (24, 32, 3), dtype=np.uint8)).resize(
@@ -47,37 +47,37 @@ def write_images(folder: Path, number: int) -> ImageIndex:
 
 
 class Clock:
-    """Notes when the first and the last image were told of, so that starting workers does not count."""
+    """Time from the first to the last progress report, which leaves out the start of the workers."""
 
     def __init__(self) -> None:
         self.times: list[tuple[float, int]] = []
 
     def __call__(self, title: str, unit: str) -> Callable[..., None]:
-        """Open what is told."""
-        self.times = []  # the last one opened counts
+        """Open a progress bar."""
+        self.times = []  # only the last bar counts
         return self.tell
 
     def tell(self, done: int, total: int, note: str = "") -> None:
-        """Note a time."""
+        """Record a report."""
         self.times.append((time.perf_counter(), done))
 
     @property
     def rate(self) -> float:
-        """Images for each second between the first and the last note."""
+        """Images per second between the first and the last report."""
         (start, first), (end, last) = self.times[0], self.times[-1]
         return (last - first) / (end - start)
 
 
 def decoding_rate(index: ImageIndex, size: int, given: argparse.Namespace) -> float:
-    """Images decoded in a second."""
+    """Measure decoded images per second."""
     clock = Clock()
     for batch in ImageLoader(index, size, workers=given.workers).batches(np.arange(len(index)), given.batch_size):
-        clock.tell(len(batch) + (clock.times[-1][1] if clock.times else 0), 0)
+        clock.tell(len(batch.rows) + (clock.times[-1][1] if clock.times else 0), 0)
     return clock.rate
 
 
 def training_rate(index: ImageIndex, recipe: BackboneRecipe, cache: str, given: argparse.Namespace) -> float:
-    """Images trained on in a second."""
+    """Measure trained images per second."""
     clock = Clock()
     settings = BackboneSettings(
         "resnet10", recipe, device=given.device, workers=given.workers, cache=cache, log_every=2
@@ -88,9 +88,7 @@ def training_rate(index: ImageIndex, recipe: BackboneRecipe, cache: str, given: 
 
 
 def extraction_rate(index: ImageIndex, recipe: BackboneRecipe, given: argparse.Namespace) -> float:
-    """Images encoded in a second, from file to file."""
-    from cpaan.representations.resnet10 import ResNet10
-
+    """Measure encoded images per second, from file to file."""
     clock = Clock()
     backbone = Backbone(ResNet10(stem=recipe.stem, width=recipe.width), "resnet10", recipe, index.classes)
     encoder = make_encoder(backbone, device=choose_device(given.device))
@@ -131,7 +129,7 @@ def main() -> None:
     per_process = rates["decoding"] / max(1, given.workers)
     hours = {
         "90 epochs of 389 base classes": 90 * BASE_IMAGES / rates["training, pixels decoded"] / 3600,
-        "the same, were decoding free": 90 * BASE_IMAGES / rates["training, pixels held"] / 3600,
+        "the same, if decoding were free": 90 * BASE_IMAGES / rates["training, pixels held"] / 3600,
         "features of all images": ALL_IMAGES / rates["extraction"] / 3600,
     }
     needed = rates["training, pixels held"] / per_process

@@ -38,11 +38,10 @@ from cpaan.evaluation.run_folder import RunFolder
 from cpaan.evaluation.sample import MadeSample, RealSample, write_part
 from cpaan.methods import load_augmenter
 from cpaan.reporting.results import Results, read_runs
-from cpaan.representations.backbone import Backbone
+from cpaan.representations.backbone import Backbone, ResNet10
 from cpaan.representations.images import index_images
 from cpaan.representations.loading import ImageLoader
 from cpaan.representations.recipe import make_backbone_recipe
-from cpaan.representations.resnet10 import ResNet10
 from cpaan.training.checkpoints import read_checkpoint, write_checkpoint
 
 h5py: Any = import_module("h5py")

@@ -25,11 +25,10 @@ from cpaan.evaluation.sample import part_path, read_sample
 from cpaan.methods import load_augmenter
 from cpaan.reporting.results import read_runs
 from cpaan.representations import images as image_index
-from cpaan.representations.backbone import Backbone
+from cpaan.representations.backbone import Backbone, ResNet10
 from cpaan.representations.images import index_images
 from cpaan.representations.loading import ImageLoader
 from cpaan.representations.recipe import make_backbone_recipe
-from cpaan.representations.resnet10 import ResNet10
 
 X = np.random.default_rng(0).normal(size=(40, 3)).astype(np.float32)
 Y = [f"tree {number % 8}" for number in range(40)]

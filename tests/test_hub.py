@@ -91,9 +91,9 @@ def test_a_round_trip_gives_the_same_bits(hub: FakeHub) -> None:
         assert np.array_equal(made, expected)
 
 
-def test_a_folder_is_uploaded_without_what_lies_beside(hub: FakeHub, tmp_path: Path) -> None:
+def test_a_folder_is_uploaded_without_other_files(hub: FakeHub, tmp_path: Path) -> None:
     PooledGaussian(random_state=0).fit(X, Y).save(tmp_path / "model")
-    (tmp_path / "model" / "notes.txt").write_text("mine alone")
+    (tmp_path / "model" / "notes.txt").write_text("private")
     push_to_hub(tmp_path / "model", "me/gaussian")
     assert not (hub.root / "me" / "gaussian" / "notes.txt").exists()
     assert isinstance(from_hub("me/gaussian", kind=PooledGaussian), PooledGaussian)
@@ -120,7 +120,7 @@ def test_the_card_says_what_the_model_holds(tmp_path: Path) -> None:
     begin, head, text = card.split("---\n", 2)
     assert begin == ""
     assert "license: cc-by-4.0\n" in head
-    assert "- cpaan\n" in head
+    assert "tags: [cpaan, " in head
     for part in ("CPAAN ccov-gan", "features: 3", "base classes: 8", "examples of base classes: 80", "me/model"):
         assert part in text
     (tmp_path / "README.md").write_text("my own")
@@ -130,11 +130,11 @@ def test_the_card_says_what_the_model_holds(tmp_path: Path) -> None:
 
 def test_a_licence_cannot_add_lines_to_the_card(tmp_path: Path) -> None:
     trained().save(tmp_path)
-    with pytest.raises(InputError, match="no name of a licence"):
+    with pytest.raises(InputError, match="license must be a licence's name on the Hub, such as mit"):
         write_card(tmp_path, "me/model", license="mit\nextra: 1")
 
 
-def test_what_is_no_model_is_neither_sent_nor_loaded(hub: FakeHub, tmp_path: Path) -> None:
+def test_other_folders_are_neither_sent_nor_loaded(hub: FakeHub, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="is not a model"):
         push_to_hub(tmp_path, "me/model")
     assert not hub.calls

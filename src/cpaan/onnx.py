@@ -1,13 +1,8 @@
-"""The generator of a trained model as an ONNX file, to make examples where there is no torch.
-
-A trained generator for use elsewhere: features go in and come out as they are, in the user's own units.
-"""
+"""Export the generator of a trained model to ONNX, to synthesise examples without torch."""
 
 import copy
 import logging
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -23,23 +18,16 @@ from cpaan.extras import import_extra
 from cpaan.gan.networks import Generator
 from cpaan.math.scaling import Scaling
 
+INPUTS, OUTPUT = ("example", "source", "target"), "synthetic"
+_PURPOSE = "export to ONNX"
+# Between two implementations in single precision, which sum a thousand inputs in different orders.
+_TOLERANCE = 1e-4
+
 
 class PortableGenerator(nn.Module):
-    """G_n with the change of units before and after it, in single precision on the CPU.
+    """A copy of the generator G_n that takes and returns features in the user's units, in float32 on the CPU."""
 
-    Parameters
-    ----------
-    generator : Generator
-        What was trained; it is copied.
-    scaling : Scaling
-        From the user's units to those that it was trained in.
-
-    >>> import torch
-    >>> scaling = Scaling(torch.tensor([10.0, 10.0]), 2.0)
-    >>> portable = PortableGenerator(Generator(dimension=2, width=8, residual=True), scaling)
-    >>> portable(torch.tensor([[11.0, 10.0]]), torch.tensor([[10.0, 10.0]]), torch.tensor([[20.0, 30.0]])).tolist()
-    [[21.0, 30.0]]
-    """
+    origin: Tensor
 
     def __init__(self, generator: Generator, scaling: Scaling) -> None:
         super().__init__()
@@ -48,34 +36,18 @@ class PortableGenerator(nn.Module):
         self.factor = float(scaling.factor)
         self.eval().requires_grad_(False)
 
-    origin: Tensor
-
     def forward(self, example: Tensor, source: Tensor, target: Tensor) -> Tensor:
-        """Translate examples of source classes to target classes, all in the user's units: each (…, D)."""
+        """Translate examples of source classes to target classes; each is (…, D)."""
         scaling = Scaling(self.origin, self.factor)
-        made: Tensor = self.generator(*(scaling.apply(each.float()) for each in (example, source, target)))
-        return scaling.undo(made)
-
-
-INPUTS, OUTPUT = ("example", "source", "target"), "synthetic"
-_PURPOSE = "export to ONNX"
-# One torch of single precision against another: sums over a thousand inputs in another order.
-_TOLERANCE = 1e-4
+        synthetic: Tensor = self.generator(*(scaling.apply(each.float()) for each in (example, source, target)))
+        return scaling.undo(synthetic)
 
 
 def portable_generator(augmenter: Any) -> PortableGenerator:
-    """Give the generator of a trained augmenter as a module that takes and gives features in the user's units.
+    """Return the generator of a trained CPAAN as a module that takes and returns features in the user's units.
 
-    Parameters
-    ----------
-    augmenter : CPAAN
-        Fitted or loaded.
-
-    Returns
-    -------
-    PortableGenerator
-        ``forward(example, source, target)``: an example of a base class, the mean of that class, and where the mean of
-        the novel class is thought to be; each of shape (n, D).
+    ``forward(example, source, target)`` takes an example of a base class, the mean of that class, and the estimated
+    mean of the novel class, each of shape (n, D).
 
     Examples
     --------
@@ -94,63 +66,62 @@ def portable_generator(augmenter: Any) -> PortableGenerator:
 
 
 def export_generator(augmenter: Any, path: str | PathLike[str]) -> float:
-    """Write the generator of a trained augmenter as an ONNX file, and compare what it makes with what torch makes.
+    """Write the generator of a trained CPAAN to an ONNX file, and return how much onnxruntime differs from torch.
 
-    The graph has the inputs `example`, `source` and `target` and the output `synthetic`, all of single precision and
-    shape (n, D) in the user's units, for any n; see `portable_generator` for what they are.
+    The difference is the largest one on the prototypes of the base classes, relative to the largest value. The graph
+    has the inputs `example`, `source` and `target` and the output `synthetic`, all float32 of shape (n, D) in the
+    user's units, for any n; see `portable_generator`.
 
     Parameters
     ----------
     augmenter : CPAAN
         Fitted or loaded, on any device.
     path : str or path
-        The file. One that is there already is replaced.
-
-    Returns
-    -------
-    float
-        The largest difference between onnxruntime and torch on the prototypes of the base classes, as a share of the
-        largest value.
-
-    Raises
-    ------
-    InputError
-        Where it has no generator, a library is missing (``pip install 'cpaan[onnx]'``), the file cannot be written, or
-        the two disagree.
+        The file, which is replaced if it exists.
     """
     portable = portable_generator(augmenter)
     for library in ("onnx", "onnxscript", "onnxruntime"):
         import_extra(library, _PURPOSE)
     base = augmenter.model_.base
     prototypes = base.scaling.undo(base.prototypes.cpu().double()).float()
-    program = _program(portable, prototypes)
+    program = _export(portable, prototypes)
     program.model.metadata_props.update({"cpaan.variant": augmenter.model_.variant, "cpaan.units": "the user's own"})
     with replacing(Path(path)) as temporary:
         program.save(temporary, external_data=False)
         difference = _difference(portable, temporary, prototypes)
         if not difference <= _TOLERANCE:
-            raise InputError(f"onnxruntime makes other examples than torch: they differ by {difference:.1e}")
+            raise InputError(
+                f"onnxruntime and torch differ by {difference:.1e} on the exported generator, so nothing was written; "
+                "try other versions of torch, onnxscript or onnxruntime"
+            )
     return difference
 
 
-def _program(portable: PortableGenerator, prototypes: Tensor) -> Any:
-    # Two rows at least, or else torch takes their number for fixed; tensors apart, or else for one input.
+def _export(portable: PortableGenerator, prototypes: Tensor) -> Any:
+    # torch takes a single row for a fixed number of rows, and equal tensors for one input.
     examples = tuple(prototypes[:1].repeat(2, 1) for _ in INPUTS)
     batch = torch.export.Dim("batch")
-    with _silenced():
-        return torch.onnx.export(
-            portable,
-            examples,
-            input_names=list(INPUTS),
-            output_names=[OUTPUT],
-            dynamic_shapes=tuple({0: batch} for _ in INPUTS),
-            dynamo=True,
-            verbose=False,
-        )
+    logger = logging.getLogger("torch.onnx")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():  # of libraries that are not needed here
+            warnings.simplefilter("ignore")
+            return torch.onnx.export(
+                portable,
+                examples,
+                input_names=list(INPUTS),
+                output_names=[OUTPUT],
+                dynamic_shapes=tuple({0: batch} for _ in INPUTS),
+                dynamo=True,
+                verbose=False,
+            )
+    finally:
+        logger.setLevel(level)
 
 
 def _difference(portable: PortableGenerator, path: Path, prototypes: Tensor) -> float:
-    """Compare both on translations of every base class to the next one."""
+    """Compare onnxruntime with torch on translations of every base class to the next."""
     import_extra("onnx", _PURPOSE).checker.check_model(str(path))
     session = import_extra("onnxruntime", _PURPOSE).InferenceSession(str(path), providers=["CPUExecutionProvider"])
     values = (prototypes, prototypes, prototypes.roll(1, 0))
@@ -158,17 +129,3 @@ def _difference(portable: PortableGenerator, path: Path, prototypes: Tensor) -> 
     expected = portable(*values)
     largest = expected.abs().max().clamp_min(torch.finfo(torch.float32).tiny)
     return float((torch.from_numpy(found) - expected).abs().max() / largest)
-
-
-@contextmanager
-def _silenced() -> Iterator[None]:
-    """Keep back what torch has to say about libraries that are not needed here."""
-    logger = logging.getLogger("torch.onnx")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logger.setLevel(level)

@@ -112,7 +112,7 @@ def test_the_portable_generator_is_a_copy() -> None:
     assert torch.equal(portable(*rows(3)), before)
 
 
-def test_what_has_no_generator_is_refused(tmp_path: Path) -> None:
+def test_augmenters_without_a_generator_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="a Smote has no generator to export"):
         export_generator(Smote().fit(X, Y), tmp_path / "generator.onnx")
     assert not list(tmp_path.iterdir())
@@ -121,7 +121,9 @@ def test_what_has_no_generator_is_refused(tmp_path: Path) -> None:
 def test_a_file_that_disagrees_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("onnxruntime", reason="needs the extra 'onnx'")
     monkeypatch.setattr("cpaan.onnx._difference", lambda *_: float("nan"))
-    with pytest.raises(InputError, match="onnxruntime makes other examples than torch"):
+    with pytest.raises(
+        InputError, match=r"onnxruntime and torch differ by nan .* nothing was written; try other versions"
+    ):
         export_generator(trained(), tmp_path / "generator.onnx")
     assert not list(tmp_path.iterdir())
 

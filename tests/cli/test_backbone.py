@@ -167,7 +167,7 @@ def test_an_overwriting_run_that_is_killed_leaves_no_model_behind(images: Path, 
     again = cpaan(*command, "--epochs", 1, "--resume")
     assert again.exit_code == 0, again.output
     assert "already trained" not in again.output
-    assert "beginning anew" in again.output
+    assert "starting over" in again.output
 
 
 def test_folders_of_others_are_not_written_to(images: Path, tmp_path: Path) -> None:
@@ -183,7 +183,7 @@ def test_what_is_passed_over_is_told(images: Path, tmp_path: Path) -> None:
     (images / "train" / "kind0" / "photo.HEIC").write_bytes(b"")
     (images / "validation").mkdir()
     result = cpaan("backbone", "train", images, "-o", tmp_path / "model", *FAST, "--epochs", 1)
-    assert "passed over 1 files ending in .heic, folder validation/" in " ".join(result.output.split())
+    assert "ignored 1 files ending in .heic, folder validation/" in " ".join(result.output.split())
 
 
 def test_folders_that_the_setup_does_not_name_do_not_matter(images: Path, tmp_path: Path) -> None:

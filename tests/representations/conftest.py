@@ -18,7 +18,7 @@ def coloured_image(rng: np.random.Generator, colour: tuple[int, int, int], size:
 
 @pytest.fixture
 def coloured(tmp_path: Path) -> Callable[..., Path]:
-    """Make train/CLASS/*.png and val/CLASS/*.png of noisy coloured squares, which are easy to tell apart."""
+    """Write train/CLASS/*.png and val/CLASS/*.png of noisy coloured squares, which are easy to classify."""
 
     def make(name: str = "images", train: int = 12, test: int = 3, size: int = 12) -> Path:
         rng = np.random.default_rng(0)

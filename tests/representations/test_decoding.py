@@ -1,4 +1,4 @@
-"""Image files to pixels: odd modes, orientation, scaling, and files that are broken or made to harm."""
+"""Image files to pixels: odd modes, orientation, scaling, and damaged or malicious files."""
 
 import struct
 import warnings
@@ -55,7 +55,9 @@ def test_lossless_formats_come_as_they_are(form: str) -> None:
 def test_the_centre_is_cut_out_without_scaling() -> None:
     image = noise(11, 8)
     assert furthest(decode_image(encode(image), 8), pixels_of(image)[:, :, 1:9]) == 0
-    assert furthest(decode_image(encode(image), 4, resize=8), pixels_of(image)[:, 2:6, 3:7]) == 0
+    assert (
+        furthest(decode_image(encode(image.rotate(90, expand=True)), 8)[0], pixels_of(image)[0, :, 2:10].T[::-1]) == 0
+    )
 
 
 @pytest.mark.parametrize(("width", "height"), [(96, 64), (64, 96), (40, 40), (20, 30), (300, 200)])
@@ -63,9 +65,9 @@ def test_scaling_is_that_of_pillow(width: int, height: int) -> None:
     image = smooth(width, height)
     share = 32 / min(width, height)
     scaled = image.resize((round(width * share), round(height * share)), Image.Resampling.BICUBIC)
-    left, top = (scaled.width - 24) // 2, (scaled.height - 24) // 2
-    expected = pixels_of(scaled.crop((left, top, left + 24, top + 24)))
-    decoded = decode_image(encode(image), 24, resize=32)
+    left, top = (scaled.width - 32) // 2, (scaled.height - 32) // 2
+    expected = pixels_of(scaled.crop((left, top, left + 32, top + 32)))
+    decoded = decode_image(encode(image), 32)
     assert furthest(decoded, expected) <= 1
 
 
@@ -135,12 +137,12 @@ def test_palettes_with_a_transparent_colour_lie_on_white() -> None:
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
-@pytest.mark.parametrize("form", ["PNG", "TIFF"])
+@pytest.mark.parametrize("form", ["PNG", "TIFF", "WEBP"])
 def test_images_are_upright(orientation: int, form: str) -> None:
     image = noise(6, 4)
     exif = Image.Exif()
     exif[0x0112] = orientation
-    content = encode(image, form, exif=exif)
+    content = encode(image, form, exif=exif, **({"lossless": True} if form == "WEBP" else {}))
     turned = ImageOps.exif_transpose(Image.open(BytesIO(content)))
     assert furthest(pixels_of(decode_pil(content)), pixels_of(turned)) == 0
     assert decode_pil(content).size == ((4, 6) if orientation > 4 else (6, 4))
@@ -211,14 +213,14 @@ def test_truncated_files_are_never_filled_up(form: str, tolerant: bool, monkeypa
     ("content", "message"),
     [
         (b"", "the file is empty"),
-        (b"no image at all", "no image of a known format"),
-        (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", "no image of a known format"),
+        (b"no image at all", "not an image of a known format"),
+        (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", "not an image of a known format"),
         (bomb(0, 5), "."),
         (encode(Image.new("F", (4, 4), 0.5), "TIFF"), "floating-point numbers"),
         (encode(Image.new("I", (4, 4), 70_000), "TIFF"), "more than 16 bits"),
     ],
 )
-def test_files_that_are_no_images(content: bytes, message: str) -> None:
+def test_files_other_than_images(content: bytes, message: str) -> None:
     with pytest.raises(BadImage, match=message) as caught:
         decode_image(content, 8)
     assert "0x" not in str(caught.value)
@@ -242,7 +244,5 @@ def test_random_damage_gives_pixels_or_a_bad_image(form: str) -> None:
 
 
 def test_sizes_that_make_no_sense() -> None:
-    with pytest.raises(InputError, match="resize is 7, less than size, which is 8"):
-        decode_image(b"", 8, resize=7)
-    with pytest.raises(InputError, match="size is 0"):
+    with pytest.raises(InputError, match=r"size .*0"):
         decode_image(b"", 0)

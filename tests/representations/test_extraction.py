@@ -1,4 +1,4 @@
-"""Extraction: any network or encoder, to npz or HDF5, again after an interruption, and what is refused."""
+"""Extraction with any network or encoder to npz or HDF5: resuming after an interruption, and errors."""
 
 import json
 import sys
@@ -16,13 +16,12 @@ from cpaan.data.files import read_bank, read_features
 from cpaan.data.hdf5 import Hdf5Features
 from cpaan.errors import InputError
 from cpaan.representations.augmentation import center_view
-from cpaan.representations.backbone import Backbone
+from cpaan.representations.backbone import Backbone, ResNet10
 from cpaan.representations.decoding import decode_image
 from cpaan.representations.encoders import Encoder, find_encoder, make_encoder
 from cpaan.representations.extraction import extract_features
 from cpaan.representations.images import ImageIndex, index_images
 from cpaan.representations.recipe import make_backbone_recipe
-from cpaan.representations.resnet10 import ResNet10
 
 Images = Callable[..., Path]
 CPU = torch.device("cpu")
@@ -81,7 +80,16 @@ def test_a_backbone_gives_the_same_from_memory_and_from_its_folder(
     np.testing.assert_allclose(one.features, backbone.features(pixels).numpy(), rtol=1e-4, atol=1e-6)
 
 
-def test_a_transform_of_ones_own_replaces_the_usual_one(coloured: Images, tmp_path: Path) -> None:
+def test_a_backbone_that_lacks_a_number_is_refused(tmp_path: Path, backbone: Backbone) -> None:
+    backbone.save(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    del config["numbers"]["size"]
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(InputError, match="damaged backbone, or one of another version"):
+        Backbone.load(tmp_path)
+
+
+def test_a_users_transform_replaces_the_usual_one(coloured: Images, tmp_path: Path) -> None:
     index = index_images(coloured())
     encoder = make_encoder((MeanColour(), to_tensor), device=CPU)
     extract_features(index, encoder, tmp_path / "bank.npz", workers=1)
@@ -140,13 +148,13 @@ class NotFinite(nn.Module):
 @pytest.mark.parametrize(
     ("network", "message"),
     [
-        (FeatureMaps(), r"shape \(60, 3, 12, 12\) for 60 images, and features must be 2-d"),
-        (Several(), "Several gives a dict for a batch of images"),
+        (FeatureMaps(), r"shape \(60, 3, 12, 12\) for 60 images, but features must be 2-d"),
+        (Several(), "Several returns a dict for a batch of images"),
         (TooFew(), "59 rows of features for 60 images"),
         (NotFinite(), "not finite"),
     ],
 )
-def test_outputs_that_are_no_features_are_refused(
+def test_outputs_other_than_features_are_refused(
     coloured: Images, tmp_path: Path, network: nn.Module, message: str
 ) -> None:
     encoder = make_encoder(network, device=CPU, size=12, resize=12)
@@ -155,7 +163,7 @@ def test_outputs_that_are_no_features_are_refused(
     assert not (tmp_path / "bank.npz").exists()
 
 
-def test_what_cannot_encode_is_refused() -> None:
+def test_strings_are_not_encoders() -> None:
     with pytest.raises(InputError, match="str, which cannot encode images; give a torch module"):
         make_encoder("resnet", device=CPU)
 
@@ -163,7 +171,7 @@ def test_what_cannot_encode_is_refused() -> None:
 def test_hdf5_holds_one_part_with_class_indices(coloured: Images, tmp_path: Path) -> None:
     index = index_images(coloured()).select(["colour2", "colour0", "colour1", "colour3"])
     encoder = make_encoder(MeanColour(), device=CPU, size=12, resize=12)
-    with pytest.raises(InputError, match="a file of its own"):
+    with pytest.raises(InputError, match="write each to a separate file"):
         extract_features(index, encoder, tmp_path / "all.h5")
     extract_features(index.part("train"), encoder, tmp_path / "train.h5")
     extract_features(index.part("test"), encoder, tmp_path / "test.h5")
@@ -213,10 +221,10 @@ def test_another_extraction_in_the_way_is_refused(coloured: Images, tmp_path: Pa
     folder = tmp_path / "bank.npz.partial"
     folder.mkdir()
     (folder / "progress.json").write_text(json.dumps({"plan": {"images": "other"}, "done": 5, "skipped": {}}))
-    with pytest.raises(InputError, match="of another extraction"):
+    with pytest.raises(InputError, match="belongs to another extraction"):
         extract_features(index, make_encoder(MeanColour(), device=CPU), tmp_path / "bank.npz")
     (folder / "progress.json").write_text("{")
-    with pytest.raises(InputError, match="remove it to begin anew"):
+    with pytest.raises(InputError, match="remove it to start over"):
         extract_features(index, make_encoder(MeanColour(), device=CPU), tmp_path / "bank.npz")
 
 
@@ -248,7 +256,7 @@ def test_wrong_outputs_are_refused_before_anything_is_read(coloured: Images, tmp
             extract_features(index, encoder, output, **given)  # type: ignore[arg-type]
 
 
-def test_an_extraction_of_other_images_weights_or_sizes_is_not_gone_on_with(coloured: Images, tmp_path: Path) -> None:
+def test_an_extraction_of_other_weights_or_sizes_is_not_resumed(coloured: Images, tmp_path: Path) -> None:
     index = index_images(coloured())
 
     def stopped(done: int, total: int) -> None:
@@ -270,7 +278,7 @@ def test_an_extraction_of_other_images_weights_or_sizes_is_not_gone_on_with(colo
         make_encoder(other, device=CPU, size=12, resize=12),
         make_encoder(network, device=CPU, size=12, resize=14),
     ):
-        with pytest.raises(InputError, match="of another extraction"):
+        with pytest.raises(InputError, match="belongs to another extraction"):
             extract_features(index, encoder, tmp_path / "bank.npz")
 
 
@@ -308,19 +316,19 @@ def array_transform(image: Image.Image) -> Any:
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_failures_of_a_users_code_are_told_as_such(coloured: Images, tmp_path: Path, workers: int) -> None:
+def test_failures_of_a_users_code_name_it(coloured: Images, tmp_path: Path, workers: int) -> None:
     index = index_images(coloured())
     for given, message in (
         (Broken(), "Broken failed on a batch of images: AttributeError: no such layer"),
         ((MeanColour(), broken_transform), "^the transform failed: ValueError: no such size$"),
-        ((MeanColour(), array_transform), "must give tensors of one shape, not ndarray"),
+        ((MeanColour(), array_transform), "must return tensors of one shape, not ndarray"),
     ):
         encoder = make_encoder(given, device=CPU, size=12, resize=12, name=type(given).__name__)
         with pytest.raises(InputError, match=message):
             extract_features(index, encoder, tmp_path / "bank.npz", on_bad="skip", workers=workers)
 
 
-def test_features_too_large_for_half_precision_are_told_at_once(coloured: Images, tmp_path: Path) -> None:
+def test_features_too_large_for_half_precision_are_refused_at_once(coloured: Images, tmp_path: Path) -> None:
     class Large(nn.Module):
         def forward(self, images: Tensor) -> Tensor:
             return 1e6 * images.mean(dim=(2, 3))
@@ -331,14 +339,14 @@ def test_features_too_large_for_half_precision_are_told_at_once(coloured: Images
         )
 
 
-def test_a_damaged_folder_of_an_interrupted_extraction_is_told(coloured: Images, tmp_path: Path) -> None:
+def test_a_damaged_folder_of_an_interrupted_extraction_is_refused(coloured: Images, tmp_path: Path) -> None:
     index, encoder = index_images(coloured()), make_encoder(MeanColour(), device=CPU, size=12, resize=12)
     folder = tmp_path / "bank.npz.partial"
     folder.mkdir()
     plan = {"images": index.fingerprint, "encoder": encoder.identity, "dtype": "float32"}
     for content in ("[]", "{}", json.dumps({"plan": plan, "done": 5, "skipped": {}})):
         (folder / "progress.json").write_text(content)
-        with pytest.raises(InputError, match=r"damaged.*remove it to begin anew"):
+        with pytest.raises(InputError, match=r"damaged.*remove it to start over"):
             extract_features(index, encoder, tmp_path / "bank.npz")
 
 

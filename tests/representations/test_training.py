@@ -1,4 +1,4 @@
-"""Training backbones: it learns, goes on after a stop with the same bits, and two processes do what one does."""
+"""Training backbones: it learns, resumes with the same bits, and two processes compute what one does."""
 
 import json
 import os
@@ -216,7 +216,7 @@ def test_prototypical_networks_can_begin_with_a_classifier(coloured: Images, tmp
     start = Backbone.load(tmp_path / "classifier").network.state_dict()
     trained = [name for name, _ in begun.network.named_parameters()]
     assert all(torch.allclose(weights[name], start[name], atol=1e-6) for name in trained)
-    with pytest.raises(InputError, match="small stem and width 2, and the recipe a small stem and width 3"):
+    with pytest.raises(InputError, match="small stem and width 2, but the recipe has a small stem and width 3"):
         train_backbone(
             index, settings("prototypical", start=tmp_path / "classifier", numbers={"width": 3}), tmp_path / "other"
         )
@@ -264,12 +264,12 @@ def test_learning_rates() -> None:
     ("changes", "message"),
     [
         ({"epochs": 0}, "epochs must be a whole number of at least 1"),
-        ({"learning_rate": -1.0}, "learning_rate must be a positive number"),
+        ({"learning_rate": -1.0}, "learning_rate must be a number above 0"),
         ({"penalty": "l3"}, "penalty must be one of 'none', 'sgm', 'l2'"),
-        ({"momentum": 1.0}, "momentum must be below 1"),
+        ({"momentum": 1.0}, "momentum must be a number of at least 0 and below 1"),
         ({"stored": 8}, "stored .8 pixels. must be at least size .12."),
         ({"colour": 1}, "has no colour; it has size"),
-        ({"smallest_crop": 2.0}, "smallest_crop must be at most 1"),
+        ({"smallest_crop": 2.0}, "smallest_crop must be a number above 0 and at most 1"),
         ({"jitter": "much"}, "jitter must be a number of at least 0"),
     ],
 )
@@ -322,7 +322,7 @@ def test_losses_between_loggings_survive_a_stop(coloured: Images, tmp_path: Path
 
 
 def test_resuming_without_a_checkpoint_says_so(coloured: Images, tmp_path: Path) -> None:
-    with pytest.warns(UserWarning, match="there is no checkpoint in .*: beginning anew"):
+    with pytest.warns(UserWarning, match="there is no checkpoint in .*: starting over"):
         train_backbone(index_images(coloured()), settings(numbers={"epochs": 1}), tmp_path / "model", resume=True)
 
 
@@ -368,7 +368,7 @@ def test_classes_with_too_few_images_are_named(coloured: Images, tmp_path: Path)
         train_backbone(index_images(root), settings("prototypical"), tmp_path / "model")
 
 
-def test_a_loss_that_is_no_longer_finite_is_told(coloured: Images, tmp_path: Path) -> None:
+def test_a_loss_that_is_no_longer_finite_is_refused(coloured: Images, tmp_path: Path) -> None:
     given = settings(numbers={"learning_rate": 1e30, "warmup": 0.0})
     with pytest.raises(InputError, match=r"no longer finite after .* smaller learning_rate"):
         train_backbone(index_images(coloured()), given, tmp_path / "model")

@@ -1,7 +1,7 @@
-"""Random views of images, a whole batch at once on the device where its pixels are.
+"""Random views of a batch of images, computed on the device that holds the pixels.
 
-All random numbers of a batch are drawn in one go, a row of them for each image, and nothing is ever looked at on the
-host, so that a GPU need not wait. Kernels are few: crop and flip are one gather, or one interpolation.
+Each batch draws all its random numbers at once, one row per image, and never reads a value back to the host, so a GPU
+does not wait. Few kernels run: crop and flip together are one gather or one interpolation.
 """
 
 import math
@@ -16,10 +16,9 @@ from torch.nn.functional import avg_pool2d, grid_sample
 from cpaan.data.arguments import as_whole_number
 from cpaan.errors import InputError
 
+# Mean and standard deviation of ImageNet's red, green and blue, where white is 1.
 MEAN = (0.485, 0.456, 0.406)
-"""Mean of ImageNet's red, green and blue, where white is 1."""
 STD = (0.229, 0.224, 0.225)
-"""Their standard deviation."""
 
 _WHITE = 255.0
 _LUMA = (0.299, 0.587, 0.114)
@@ -27,62 +26,20 @@ _CROPS = ("resized", "padded", "none")
 _IMAGE_DIMENSIONS = 4
 _CHANNELS = 3
 
-# Columns of the random numbers of an image. The same in all settings, so that a seed gives the same flips whatever
-# else is switched on.
+# Columns of an image's random numbers. They do not depend on the settings, so a seed always gives the same flips.
 _FLIP, _BRIGHTNESS, _CONTRAST, _SATURATION, _TOP, _LEFT, _BOXES = range(7)
 _TRIES = 10
 _COLUMNS = _BOXES + 2 * _TRIES
 
 
 def normalize(pixels: Tensor) -> Tensor:
-    """Shift and scale pixels to mean 0 and standard deviation 1 over ImageNet.
-
-    z = (x / 255 − MEAN) / STD in each channel.
-
-    Parameters
-    ----------
-    pixels : Tensor of shape (n, 3, H, W)
-        From 0 to 255, uint8 or float.
-
-    Returns
-    -------
-    Tensor of float32 of the same shape
-        On the same device.
-
-    Examples
-    --------
-    >>> normalize(torch.tensor([124, 116, 104], dtype=torch.uint8).view(1, 3, 1, 1)).abs().max() < 0.02
-    tensor(True)
-    """
+    """Standardise pixels from 0 to 255 by ImageNet's statistics: z = (x / 255 − MEAN) / STD in each channel."""
     _, scale, shift = _constants(pixels.device)
     return torch.addcmul(shift, pixels.float(), scale)
 
 
 def center_view(pixels: Tensor, size: int) -> Tensor:
-    """Cut out the centre and normalise it: what a network is shown when it is tested.
-
-    Parameters
-    ----------
-    pixels : Tensor of uint8 of shape (n, 3, H, W)
-        The images.
-    size : int
-        Sides of what is cut out.
-
-    Returns
-    -------
-    Tensor of float32 of shape (n, 3, size, size)
-        On the same device.
-
-    Raises
-    ------
-    InputError
-        Where the images are smaller.
-
-    Examples
-    --------
-    >>> center_view(torch.zeros(2, 3, 10, 8, dtype=torch.uint8), 6).shape
-    torch.Size([2, 3, 6, 6])
-    """
+    """Crop the centre of n × 3 × H × W bytes to `size` and normalise it, as networks see images at test time."""
     _require_pixels(pixels)
     side = as_whole_number(size, "size", minimum=1)
     top, left = _margin(pixels.shape[-2], side) // 2, _margin(pixels.shape[-1], side) // 2
@@ -91,38 +48,10 @@ def center_view(pixels: Tensor, size: int) -> Tensor:
 
 @dataclass(frozen=True)
 class Augmentation:
-    """Random crop, flip and change of colours, different for each image.
+    """Random crop, flip and colour jitter, drawn independently for each image.
 
-    Parameters
-    ----------
-    size : int
-        Sides of the result.
-    crop : {"resized", "padded", "none"}, default="resized"
-        "resized": a box of random area and shape anywhere in the image, interpolated to `size` (as it is usual for
-        ImageNet). "padded": a square of `size` anywhere in the image mirrored at its edges by `padding` (as it is
-        usual for small images). "none": the centre.
-    flip : bool, default=True
-        Mirror left and right in every second image.
-    jitter : float, default=0.4
-        Brightness, contrast and saturation are changed, in this order, by factors between 1 − jitter and 1 + jitter;
-        values are kept between black and white after each. 0 switches it off.
-    scale : tuple of two float, default=(0.08, 1)
-        Least and greatest area of a box, as a share of the image.
-    ratio : tuple of two float, default=(3/4, 4/3)
-        Least and greatest width of a box divided by its height; drawn on a logarithmic scale.
-    padding : int, optional
-        Pixels by which the image is mirrored; `size // 8` by default.
-
-    Raises
-    ------
-    InputError
-        Where a setting makes no sense.
-
-    Notes
-    -----
-    Boxes are interpolated bilinearly at points, which is as good as it gets where a box is not larger than the result.
-    Where the image is larger, k × k points in each pixel of the result are averaged, with k the rounded quotient of
-    both sides, so that fine patterns do not alias.
+    Boxes are interpolated bilinearly. Where the image is larger than the result, each pixel of the result averages
+    k × k points, with k the rounded ratio of the sides, to avoid aliasing.
 
     Examples
     --------
@@ -132,50 +61,36 @@ class Augmentation:
     torch.Size([2, 3, 24, 24])
     """
 
-    size: int
+    size: int  # side of the result
+    # "resized": a box of random area and aspect ratio, as usual for ImageNet; "padded": a square of `size` from the
+    # image mirrored at its edges by `padding`, as usual for small images; "none": the centre.
     crop: Literal["resized", "padded", "none"] = "resized"
-    flip: bool = True
-    jitter: float = 0.4
-    scale: tuple[float, float] = (0.08, 1.0)
-    ratio: tuple[float, float] = (3 / 4, 4 / 3)
-    padding: int | None = None
+    flip: bool = True  # mirror every second image, on average, left to right
+    jitter: float = 0.4  # change brightness, contrast and saturation by factors between 1 − jitter and 1 + jitter
+    scale: tuple[float, float] = (0.08, 1.0)  # smallest and largest area of a box, as a fraction of the image
+    ratio: tuple[float, float] = (3 / 4, 4 / 3)  # of its width to its height, drawn on a logarithmic scale
+    padding: int | None = None  # `size // 8` by default
 
     def __post_init__(self) -> None:
         as_whole_number(self.size, "size", minimum=1)
         if self.padding is not None:
             as_whole_number(self.padding, "padding", minimum=0)
         if self.crop not in _CROPS:
-            raise InputError(f"crop is {self.crop!r}; give 'resized', 'padded' or 'none'")
+            raise InputError(f"crop must be 'resized', 'padded' or 'none', got {self.crop!r}")
         if not 0 <= self.jitter <= 1:
-            raise InputError(f"jitter is {self.jitter!r}; give a number from 0 to 1")
+            raise InputError(f"jitter must be a number from 0 to 1, got {self.jitter!r}")
         if not 0 < self.scale[0] <= self.scale[1] <= 1:
-            raise InputError(f"scale is {self.scale}; give two shares of the image's area, such as (0.08, 1)")
+            raise InputError(f"scale must be two fractions of the image's area, such as (0.08, 1), got {self.scale}")
         if not 0 < self.ratio[0] <= self.ratio[1] < float("inf"):
-            raise InputError(f"ratio is {self.ratio}; give two quotients of width and height, such as (3 / 4, 4 / 3)")
+            raise InputError(f"ratio must be two ratios of width to height, such as (3 / 4, 4 / 3), got {self.ratio}")
 
     def __call__(self, pixels: Tensor, generator: torch.Generator) -> Tensor:
-        """Make a random view of each image.
-
-        Parameters
-        ----------
-        pixels : Tensor of uint8 of shape (n, 3, H, W)
-            The images.
-        generator : torch.Generator
-            Gives every random number; of the same device as the images.
-
-        Returns
-        -------
-        Tensor of float32 of shape (n, 3, size, size)
-            Normalised.
-
-        Raises
-        ------
-        InputError
-            Where the images are too small, or the generator is of another device.
-        """
+        """Give a random, normalised view of each image; the generator must be on the device of the pixels."""
         _require_pixels(pixels)
         if generator.device.type != pixels.device.type:
-            raise InputError(f"the generator is on {generator.device}, but the images are on {pixels.device}")
+            raise InputError(
+                f"the generator is on {generator.device} but the images are on {pixels.device}; use one device"
+            )
         draws = self._draws(pixels, generator)
         view = self._resized(pixels, draws) if self.crop == "resized" else self._shifted(pixels, draws).float()
         return normalize(self._jittered(view, draws) if self.jitter else view)
@@ -187,11 +102,11 @@ class Augmentation:
         return torch.addcmul(low, uniform, span)
 
     def _ranges(self, height: int, width: int) -> tuple[tuple[float, float], ...]:
-        """Give the least and the greatest of every number drawn for an image."""
-        # Mirrored is where the first one is negative.
+        """Range of each random number of an image, in the order of the columns."""
+        # A negative first number flips the image.
         flip = (-1.0, 1.0) if self.flip else (1.0, 1.0)
         colour = (1 - self.jitter, 1 + self.jitter)
-        # Width over height as shares of the image's, as a logarithm, and half of it: the square root.
+        # Half the logarithm of a box's width over height, both as fractions of the image: its square root after exp.
         shape = tuple((math.log(bound) + math.log(height / width)) / 2 for bound in self.ratio)
         boxes = ((self.scale[0], self.scale[1]),) * _TRIES + ((shape[0], shape[1]),) * _TRIES
         return flip, colour, colour, colour, self._places(height), self._places(width), *boxes
@@ -201,9 +116,9 @@ class Augmentation:
             return -1.0, 1.0
         padding = self._padding
         if padding >= length:
-            raise InputError(f"padding is {padding}, but images have only {length} pixels; give less")
+            raise InputError(f"padding {padding} must be less than the images' {length} pixels")
         margin = _margin(length + 2 * padding, self.size)
-        # Fractions are cut off; a number that rounds up must not come to the place after the last one.
+        # Truncated to a whole number later; rounding must not reach the position after the last.
         return (float(margin // 2),) * 2 if self.crop == "none" else (0.0, margin + 0.9999)
 
     @property
@@ -215,7 +130,7 @@ class Augmentation:
     def _shifted(self, pixels: Tensor, draws: Tensor) -> Tensor:
         steps, last = _pixel_steps(self.size, self._padding, tuple(pixels.shape[-2:]), pixels.device)
         places = draws[:, _TOP : _LEFT + 1].long().unsqueeze(2) + steps
-        # Mirror what is outside at the first and last pixels, which are not repeated.
+        # Reflect positions outside the image at its first and last pixels, without repeating them.
         y, x = (last - (last - places.abs()).abs()).unbind(dim=1)
         x = torch.where(draws[:, _FLIP : _FLIP + 1] < 0, x.flip(1), x)
         images = torch.arange(len(pixels), device=pixels.device).view(-1, 1, 1, 1)
@@ -223,8 +138,8 @@ class Augmentation:
         return pixels[images, channels, y[:, None, :, None], x[:, None, None, :]]
 
     def _resized(self, pixels: Tensor, draws: Tensor) -> Tensor:
-        # Places are from −1 at the upper or left edge to 1 at the other. affine_grid would give the same grid by a
-        # matrix product, which a GPU may round to 10 bits.
+        # Positions run from −1 at the top or left edge to 1 at the opposite one. affine_grid would compute the same
+        # grid by a matrix product, which a GPU may round to 10 bits.
         points = max(1, round(max(pixels.shape[-2:]) / self.size))
         side = self.size * points
         sizes, places = _boxes(draws), draws[:, _TOP : _LEFT + 1]
@@ -248,23 +163,23 @@ class Augmentation:
 
 
 def _boxes(draws: Tensor) -> Tensor:
-    """Give height and width of each box as shares of the image's: of the first of some tries that fits into it."""
+    """Height and width of each box as fractions of the image: the first of several tries that fits inside."""
     area, shape = draws[:, _BOXES:].view(-1, 2, _TRIES).unbind(dim=1)
     side, stretch = area.sqrt(), shape.exp()
     heights, widths = side / stretch, side * stretch
     first = (torch.maximum(heights, widths) <= 1).float().argmax(dim=1)
     sizes = torch.stack((heights, widths), dim=1).gather(2, first.view(-1, 1, 1).expand(-1, 2, 1)).squeeze(2)
-    # Where none fits, it is the first one, cut off at the edges.
+    # If none fits, clip the first at the edges.
     return sizes.clamp_(max=1)
 
 
-# What follows is the same for every batch and made once, as a copy to a GPU takes time. It is never made in inference
-# mode, for then it could not be used in training afterwards.
+# These tensors are the same for every batch and cached, because copying to a GPU takes time. They are created outside
+# inference mode, or else training could not use them afterwards.
 
 
 @lru_cache(maxsize=16)
 def _constants(device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
-    """Give the weights of brightness, and scale and shift of the normalisation."""
+    """Luma weights, and scale and shift of the normalisation."""
     with torch.inference_mode(False):
         mean, std = torch.tensor(MEAN, dtype=torch.float64), torch.tensor(STD, dtype=torch.float64)
         rows = torch.stack((torch.tensor(_LUMA, dtype=torch.float64), 1 / (_WHITE * std), -mean / std))
@@ -274,7 +189,7 @@ def _constants(device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
 
 @lru_cache(maxsize=64)
 def _bounds(ranges: tuple[tuple[float, float], ...], device: torch.device) -> tuple[Tensor, Tensor]:
-    """Give the least of each number, and how far above it the greatest is."""
+    """Lower bound and width of each range."""
     with torch.inference_mode(False):
         low, high = torch.tensor(ranges, dtype=torch.float64).t()
         return low.float().to(device), (high - low).float().to(device)
@@ -282,7 +197,7 @@ def _bounds(ranges: tuple[tuple[float, float], ...], device: torch.device) -> tu
 
 @lru_cache(maxsize=64)
 def _pixel_steps(size: int, padding: int, shape: tuple[int, ...], device: torch.device) -> tuple[Tensor, Tensor]:
-    """Give the places of a crop's pixels if it lies at the upper left of the padding, and the image's last places."""
+    """Pixel positions of a crop at the top left of the padding, and the last position along each side of the image."""
     with torch.inference_mode(False):
         last = torch.tensor(shape).view(1, 2, 1) - 1
         return torch.arange(-padding, size - padding, device=device), last.to(device)
@@ -290,17 +205,19 @@ def _pixel_steps(size: int, padding: int, shape: tuple[int, ...], device: torch.
 
 @lru_cache(maxsize=64)
 def _sample_steps(side: int, device: torch.device) -> Tensor:
-    """Give the centres of equal parts of the range from −1 to 1."""
+    """Centres of `side` equal parts of the interval from −1 to 1."""
     with torch.inference_mode(False):
         return torch.linspace(-1, 1, 2 * side + 1, dtype=torch.float64)[1::2].float().to(device)
 
 
 def _require_pixels(pixels: Tensor) -> None:
     if pixels.dtype != torch.uint8 or pixels.ndim != _IMAGE_DIMENSIONS or pixels.shape[1] != _CHANNELS:
-        raise InputError(f"pixels are {pixels.dtype} of shape {tuple(pixels.shape)}; give uint8 of shape (n, 3, H, W)")
+        raise InputError(
+            f"pixels must be uint8 of shape (n, 3, H, W), got {pixels.dtype} of shape {tuple(pixels.shape)}"
+        )
 
 
 def _margin(length: int, size: int) -> int:
     if length < size:
-        raise InputError(f"images have only {length} pixels for a crop of {size}; decode them larger, or give less")
+        raise InputError(f"images have only {length} pixels for a crop of {size}; decode them larger or crop less")
     return length - size

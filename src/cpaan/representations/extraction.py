@@ -1,4 +1,4 @@
-"""Features of all images of an index, into a file; an extraction that was interrupted goes on."""
+"""Write the features of all images of an index to a file; an interrupted extraction resumes."""
 
 import json
 import os
@@ -25,24 +25,19 @@ from cpaan.representations.images import ImageIndex
 from cpaan.representations.loading import ImageLoader
 
 SECONDS_BETWEEN_NOTES = 10.0
-_MATRIX = 2
+_MATRIX = 2  # dimensions
 _ARCHIVES, _HDF5 = (".npz",), (".h5", ".hdf5")
+_DAMAGED = "is damaged; remove it to start over"
 
 
 @dataclass(frozen=True)
 class Extracted:
-    """What an extraction wrote.
-
-    Attributes
-    ----------
-    n_images, n_classes, dimension : how many of each there are
-    skipped : images that were left out, and why
-    """
+    """What an extraction wrote."""
 
     n_images: int
     n_classes: int
     dimension: int
-    skipped: dict[str, str]
+    skipped: dict[str, str]  # images that were left out, and why
 
 
 def extract_features(
@@ -56,19 +51,26 @@ def extract_features(
     dtype: str = "float32",
     tell: Callable[[int, int], None] | None = None,
 ) -> Extracted:
-    """Write the features of all images to a NumPy archive or, of one part, to HDF5.
+    """Write the features of all images to a file.
 
-    Until all is done, features lie in a folder beside the output, from which the same call goes on.
+    Until all are computed, features are kept in a folder next to the output, from which the same call resumes.
 
     Parameters
     ----------
-    index : the images
-    encoder : turns them into features, see `cpaan.representations.encoders`
-    output : ``.npz`` with training and test rows, or ``.h5`` in the benchmark's format with rows of one part alone
-    batch_size, workers : images at a time, and processes that decode
-    on_bad : ``"refuse"`` or ``"skip"`` images that cannot be read
-    dtype : ``"float32"`` or ``"float16"``
-    tell : called with the number of images done and that of all
+    index : ImageIndex
+        The images.
+    encoder : Encoder
+        Made by `cpaan.representations.encoders.make_encoder`.
+    output : Path
+        ``.npz`` with training and test rows, or ``.h5`` in the benchmark's format with one of both.
+    batch_size, workers : int
+        Images per batch, and processes that decode them.
+    on_bad : {"refuse", "skip"}
+        What to do with unreadable images.
+    dtype : {"float32", "float16"}
+        Type of the features in the file.
+    tell : callable, optional
+        Called with the number of images done and the total.
     """
     require_output(index, output, dtype)
     loader = ImageLoader(index, encoder.resize, workers=workers, on_bad=on_bad, decode=encoder.decode)
@@ -82,22 +84,33 @@ def extract_features(
     kept = np.array([entry.name not in loader.skipped for entry in index.entries])
     loader.require_readable(int(kept.sum()))
     _write(output, index, table.features(), kept)
-    table.remove()
-    return Extracted(int(kept.sum()), len(np.unique(index.labels[kept])), table.dimension, dict(loader.skipped))
+    shutil.rmtree(table.folder, ignore_errors=True)
+    n_classes, dimension = len(np.unique(index.labels[kept])), table.features().shape[1]
+    return Extracted(int(kept.sum()), n_classes, dimension, dict(loader.skipped))
+
+
+def require_output(index: ImageIndex, output: Path, dtype: str) -> None:
+    """Refuse an output that cannot hold the features, before anything is computed."""
+    if dtype not in ("float32", "float16"):
+        raise InputError(f"dtype must be float32 or float16, got {dtype!r}")
+    if output.suffix not in (*_ARCHIVES, *_HDF5):
+        raise InputError(f"{output} must end in .npz or .h5, which determines the kind of file")
+    if output.suffix in _HDF5 and index.is_test.any() and not index.is_test.all():
+        raise InputError(
+            f"{output}: an HDF5 file of the benchmark holds training or test rows; write each to a separate file "
+            "(--only train, --only test), or both to one .npz"
+        )
+    require_writable_file(output)
 
 
 def _fill(
-    table: "_Table",
-    loader: ImageLoader,
-    encoder: Encoder,
-    batch_size: int,
-    tell: Callable[[int, int], None] | None,
+    table: "_Table", loader: ImageLoader, encoder: Encoder, batch_size: int, tell: Callable[[int, int], None] | None
 ) -> None:
-    """Compute what is still missing, and note how far it is every few seconds."""
+    """Compute the missing rows, and note the progress every few seconds."""
     total = len(loader.index)
     noted = time.monotonic()
     for batch in loader.batches(np.arange(table.done, total), batch_size):
-        if len(batch):
+        if len(batch.rows):
             table.put(batch.rows.numpy(), encoder.encode(batch.pixels))
         table.done = min(table.done + batch_size, total)
         if time.monotonic() - noted >= SECONDS_BETWEEN_NOTES:
@@ -105,20 +118,6 @@ def _fill(
             noted = time.monotonic()
         if tell is not None:
             tell(table.done, total)
-
-
-def require_output(index: ImageIndex, output: Path, dtype: str) -> None:
-    """Refuse an output that could not hold the features, before anything is computed."""
-    if dtype not in ("float32", "float16"):
-        raise InputError(f"dtype must be float32 or float16, not {dtype!r}")
-    if output.suffix not in (*_ARCHIVES, *_HDF5):
-        raise InputError(f"{output} must end in .npz or .h5, which say what kind of file to write")
-    if output.suffix in _HDF5 and index.is_test.any() and not index.is_test.all():
-        raise InputError(
-            f"{output}: an HDF5 file of the benchmark holds training or test rows; write each to a file of its own "
-            "(--only train, --only test), or both to one .npz"
-        )
-    require_writable_file(output)
 
 
 def _write(output: Path, index: ImageIndex, features: npt.NDArray[Any], kept: npt.NDArray[np.bool_]) -> None:
@@ -134,50 +133,31 @@ def _write(output: Path, index: ImageIndex, features: npt.NDArray[Any], kept: np
 
 
 class _Table:
-    """Features on disk while they are being computed, and how far that is."""
+    """Features on disk while an extraction runs, and how far it got."""
 
-    def __init__(self, output: Path, plan: dict[str, str], n_rows: int) -> None:
+    def __init__(self, output: Path, identity: dict[str, str], n_rows: int) -> None:
         self.folder = output.with_name(output.name + ".partial")
-        self.plan, self.n_rows = plan, n_rows
+        self.identity, self.n_rows = identity, n_rows
         self.done, self.skipped = 0, dict[str, str]()
-        self.table: npt.NDArray[Any] | None = None
-        state = self._state()
-        if state is None:
-            return
-        if not isinstance(state, dict) or state.keys() != {"plan", "done", "skipped"}:
-            raise InputError(f"{self.folder} is damaged; remove it to begin anew")
-        if state["plan"] != plan:
-            raise InputError(
-                f"{self.folder} is of another extraction (other images, backbone or type); finish that one, or remove "
-                "the folder"
-            )
-        path = self.folder / "features.npy"
-        with reading(self.folder, "is damaged; remove it to begin anew"):
-            self.done, self.skipped = as_whole_number(state["done"], "done", 0), dict(state["skipped"])
-            with path.open("rb") as file:
-                # A map for writing would make the file as long as its header says.
-                shape, _, dtype = read_header(file, path.stat().st_size, path)
-            if len(shape) != _MATRIX or shape[0] != n_rows or self.done > n_rows or dtype != plan["dtype"]:
-                raise InputError(f"{self.folder} is damaged; remove it to begin anew")
-            self.table = np.load(path, mmap_mode="r+", allow_pickle=False)
-
-    @property
-    def dimension(self) -> int:
-        return int(self.features().shape[1])
+        self._table: npt.NDArray[Any] | None = None
+        if (self.folder / "progress.json").exists():
+            self._resume()
 
     def features(self) -> npt.NDArray[Any]:
-        if self.table is None:
+        """Return all rows; those not yet computed, and of unreadable images, are zero."""
+        if self._table is None:
             raise InputError("no features were computed")
-        return self.table
+        return self._table
 
     def put(self, rows: npt.NDArray[np.int64], features: npt.NDArray[np.float32]) -> None:
-        if self.table is None:
-            self._make(features.shape[1])
-        table = self.features()
+        """Store the features of some rows."""
+        if self._table is None:
+            self._table = self._create(features.shape[1])
+        table = self._table
         if features.shape[1] != table.shape[1]:
-            raise InputError(f"the backbone gave {table.shape[1]} features before and {features.shape[1]} now")
+            raise InputError(f"the backbone returned {table.shape[1]} features before and {features.shape[1]} now")
         if not np.isfinite(features).all():
-            raise InputError("the backbone gives features that are not finite; check its weights and its input")
+            raise InputError("the backbone's features are not finite; check its weights and its input")
         with np.errstate(over="ignore"):
             table[rows] = features
         if not np.isfinite(table[rows]).all():
@@ -186,33 +166,45 @@ class _Table:
             )
 
     def note(self, skipped: dict[str, str]) -> None:
-        """Note how far it is, so that it can go on from there."""
-        if self.table is None:
+        """Save the progress, from which another call resumes."""
+        if self._table is None:
             return
-        if isinstance(self.table, np.memmap):
-            self.table.flush()
-        state = {"plan": self.plan, "done": self.done, "skipped": skipped}
+        if isinstance(self._table, np.memmap):
+            self._table.flush()
+        state = {"plan": self.identity, "done": self.done, "skipped": skipped}
         write_atomically(self.folder / "progress.json", json.dumps(state).encode())
 
-    def remove(self) -> None:
-        shutil.rmtree(self.folder, ignore_errors=True)
-
-    def _make(self, dimension: int) -> None:
+    def _create(self, dimension: int) -> npt.NDArray[Any]:
+        path, shape = self.folder / "features.npy", (self.n_rows, dimension)
         try:
             self.folder.mkdir(exist_ok=True)
-            path = self.folder / "features.npy"
-            self.table = np.lib.format.open_memmap(
-                path, mode="w+", dtype=self.plan["dtype"], shape=(self.n_rows, dimension)
-            )
-            # Claim the room now: where the disk is full, writing to a mapped file would end the process.
+            table = np.lib.format.open_memmap(path, mode="w+", dtype=self.identity["dtype"], shape=shape)
+            # Claim the space now: on a full disk, writing to a mapped file would kill the process.
             with path.open("r+b") as file:
                 os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
         except OSError as error:
             raise InputError(f"cannot write to {self.folder}: {error.strerror or error}") from error
+        return table
 
-    def _state(self) -> Any:
-        path = self.folder / "progress.json"
+    def _resume(self) -> None:
         try:
-            return read_json(path) if path.exists() else None
+            state = read_json(self.folder / "progress.json")
         except InputError as error:
-            raise InputError(f"{self.folder} cannot be read ({error}); remove it to begin anew") from error
+            raise InputError(f"{self.folder} {_DAMAGED} ({error})") from error
+        if not isinstance(state, dict) or state.keys() != {"plan", "done", "skipped"}:
+            raise InputError(f"{self.folder} {_DAMAGED}")
+        if state["plan"] != self.identity:
+            raise InputError(
+                f"{self.folder} belongs to another extraction (other images, backbone or type); finish that one, or "
+                "remove the folder"
+            )
+        path = self.folder / "features.npy"
+        with reading(self.folder, _DAMAGED):
+            self.done, self.skipped = as_whole_number(state["done"], "done", 0), dict(state["skipped"])
+            with path.open("rb") as file:
+                # Mapping the file for writing would extend it to the size that its header claims.
+                shape, _, dtype = read_header(file, path.stat().st_size, path)
+            fits = len(shape) == _MATRIX and shape[0] == self.n_rows and dtype == self.identity["dtype"]
+            if not fits or self.done > self.n_rows:
+                raise InputError(f"{self.folder} {_DAMAGED}")
+            self._table = np.load(path, mmap_mode="r+", allow_pickle=False)

@@ -1,11 +1,7 @@
-"""How a backbone is trained: every number, by name.
-
-The learning rate in the course of training.
-
-What backbone to train, and with what means.
-"""
+"""Everything that decides how a backbone is trained: recipes, the learning rate schedule, and run settings."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -13,128 +9,93 @@ from typing import Any, Literal
 from cpaan.errors import InputError
 
 KINDS = ("resnet10", "prototypical")
+CACHES = ("auto", "always", "never")
+STEMS = ("large", "small")
+
+_STAGES = 3
+_DROP = 0.1
 
 
 @dataclass(frozen=True)
 class BackboneRecipe:
-    """Every number of a backbone's training.
+    """Every number of a backbone's training, by name; by default those of the low-shot benchmark.
 
-    Attributes
-    ----------
-    size : pixels of the square that the network sees
-    stored : pixels of the square that images are decoded to, of which training sees random crops
-    crop : ``"resized"``, ``"padded"`` or ``"none"``, see `cpaan.representations.augmentation.Augmentation`
-    smallest_crop : share of an image's area that a resized crop has at least
-    jitter : strength of changes in brightness, contrast and saturation
-    stem, width : of the `cpaan.representations.resnet10.ResNet10`
-    epochs : passes over the images
-    batch_size : images in a step of the plain classifier
-    ways, shots, queries : of a task of prototypical networks, which is one step
-    learning_rate, momentum, weight_decay : of SGD
-    schedule : ``"step"``, ÷ 10 after each third of the epochs, or ``"cosine"``
-    warmup : share of the steps in which the rate rises from zero
-    label_smoothing : of the plain classifier
-    penalty, penalty_weight : ``"none"``, ``"sgm"`` or ``"l2"``, on the features of the plain classifier
-    distance_scale : of squared distances at the start, for each feature; it is trained
-    classifier_weight : of a plain classifier's loss beside that of prototypical networks
+    They are 90 epochs of SGD, random resized crops of 224 pixels, flips and colour jitter.
     """
 
-    size: int
-    stored: int
-    crop: Literal["resized", "padded", "none"]
-    smallest_crop: float
-    jitter: float
-    stem: str
-    width: int
-    epochs: int
-    batch_size: int
-    ways: int
-    shots: int
-    queries: int
-    learning_rate: float
-    momentum: float
-    weight_decay: float
-    schedule: str
-    warmup: float
-    label_smoothing: float
-    penalty: str
-    penalty_weight: float
-    distance_scale: float
-    classifier_weight: float
+    size: int = 224  # pixels of the square that the network sees
+    stored: int = 256  # pixels of the square that images are decoded to, from which training crops
+    crop: Literal["resized", "padded", "none"] = "resized"  # see `cpaan.representations.augmentation.Augmentation`
+    smallest_crop: float = 0.08  # smallest area of a resized crop, as a fraction of the image
+    jitter: float = 0.4  # strength of changes in brightness, contrast and saturation
+    stem: str = "large"  # of the `cpaan.representations.backbone.ResNet10`, as is width
+    width: int = 64
+    epochs: int = 90
+    batch_size: int = 256  # images per step of the plain classifier
+    # A task of prototypical networks, which is one step. One shot, plus the loss of a plain classifier, was chosen on
+    # Tiny-ImageNet's base classes: five shots without that loss cost novel classes three points at one shot, and
+    # starting from a plain classifier four.
+    ways: int = 32
+    shots: int = 1
+    queries: int = 7
+    learning_rate: float = 0.1  # of SGD, as are momentum and weight_decay
+    momentum: float = 0.9
+    weight_decay: float = 1e-4
+    schedule: str = "step"  # divides the rate by 10 after each third of the epochs; "cosine" lowers it to zero
+    warmup: float = 0.0  # fraction of the steps in which the rate rises from zero
+    label_smoothing: float = 0.0  # of the plain classifier
+    penalty: str = "none"  # on the features of the plain classifier, or "sgm" or "l2"
+    penalty_weight: float = 0.02
+    distance_scale: float = 1.0  # initial scale of squared distances, divided by the number of features; trained
+    classifier_weight: float = 0.5  # of the plain classifier's loss that is added to that of prototypical networks
 
     def __post_init__(self) -> None:
-        for name in ("size", "stored", "width", "epochs", "batch_size", "ways", "shots", "queries"):
+        for name, (is_valid, wanted) in _RULES.items():
             value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise InputError(f"{name} must be a whole number of at least 1, not {value!r}")
-        for name in ("learning_rate", "distance_scale", "smallest_crop"):
-            if not _is_number(getattr(self, name)) or not 0 < getattr(self, name) < float("inf"):
-                raise InputError(f"{name} must be a positive number, not {getattr(self, name)!r}")
-        for name in (
-            "jitter",
-            "weight_decay",
-            "warmup",
-            "label_smoothing",
-            "penalty_weight",
-            "classifier_weight",
-            "momentum",
-        ):
-            if not _is_number(getattr(self, name)) or not 0 <= getattr(self, name) < float("inf"):
-                raise InputError(f"{name} must be a number of at least 0, not {getattr(self, name)!r}")
-        for name, choices in _CHOICES.items():
-            if getattr(self, name) not in choices:
-                shown = ", ".join(map(repr, choices))
-                raise InputError(f"{name} must be one of {shown}, not {getattr(self, name)!r}")
-        for name in ("momentum", "warmup", "label_smoothing"):
-            if not getattr(self, name) < 1:
-                raise InputError(f"{name} must be below 1, not {getattr(self, name)!r}")
-        if self.smallest_crop > 1:
-            raise InputError(f"smallest_crop must be at most 1, not {self.smallest_crop!r}")
+            if not is_valid(value):
+                raise InputError(f"{name} must be {wanted}, got {value!r}")
         if self.stored < self.size:
             raise InputError(f"stored ({self.stored} pixels) must be at least size ({self.size})")
 
 
-_CHOICES = {
-    "crop": ("resized", "padded", "none"),
-    "stem": ("large", "small"),
-    "schedule": ("step", "cosine"),
-    "penalty": ("none", "sgm", "l2"),
+_Rule = tuple[Callable[[Any], bool], str]
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+
+
+def _number(wanted: str, is_inside: Callable[[float], bool]) -> _Rule:
+    return (
+        lambda value: isinstance(value, int | float) and not isinstance(value, bool) and is_inside(value),
+        f"a number {wanted}",
+    )
+
+
+def _one_of(*choices: str) -> _Rule:
+    return lambda value: value in choices, f"one of {', '.join(map(repr, choices))}"
+
+
+_COUNT: _Rule = _is_count, "a whole number of at least 1"
+_POSITIVE = _number("above 0", lambda value: 0 < value < math.inf)
+_FROM_ZERO = _number("of at least 0", lambda value: 0 <= value < math.inf)
+_BELOW_ONE = _number("of at least 0 and below 1", lambda value: 0 <= value < 1)
+
+_RULES: dict[str, _Rule] = {
+    **dict.fromkeys(("size", "stored", "width", "epochs", "batch_size", "ways", "shots", "queries"), _COUNT),
+    **dict.fromkeys(("learning_rate", "distance_scale"), _POSITIVE),
+    **dict.fromkeys(("jitter", "weight_decay", "penalty_weight", "classifier_weight"), _FROM_ZERO),
+    **dict.fromkeys(("momentum", "warmup", "label_smoothing"), _BELOW_ONE),
+    "smallest_crop": _number("above 0 and at most 1", lambda value: 0 < value <= 1),
+    "crop": _one_of("resized", "padded", "none"),
+    "stem": _one_of(*STEMS),
+    "schedule": _one_of("step", "cosine"),
+    "penalty": _one_of("none", "sgm", "l2"),
 }
 
+PAPER = BackboneRecipe()
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
-
-
-# The low-shot benchmark's: 90 epochs of SGD, random resized crops of 224 pixels, flips and colour jitter.
-PAPER = BackboneRecipe(
-    size=224,
-    stored=256,
-    crop="resized",
-    smallest_crop=0.08,
-    jitter=0.4,
-    stem="large",
-    width=64,
-    epochs=90,
-    batch_size=256,
-    # Found on Tiny-ImageNet's base classes: one shot, and a plain classifier beside it. With five shots and without it
-    # novel classes lose three points at one shot; begun from a plain classifier, four.
-    ways=32,
-    shots=1,
-    queries=7,
-    learning_rate=0.1,
-    momentum=0.9,
-    weight_decay=1e-4,
-    schedule="step",
-    warmup=0.0,
-    label_smoothing=0.0,
-    penalty="none",
-    penalty_weight=0.02,
-    distance_scale=1.0,
-    classifier_weight=0.5,
-)
-
-# For images of 28 to 96 pixels: a network that does not shrink them at once, and a schedule for few epochs.
+# For images of 28 to 96 pixels: a stem that keeps their size, and a schedule for few epochs.
 SMALL = replace(
     PAPER,
     size=64,
@@ -150,12 +111,11 @@ SMALL = replace(
 )
 
 RECIPES = {"paper": PAPER, "small": SMALL}
+NUMBERS = tuple(field.name for field in fields(BackboneRecipe))
 
 
 def make_backbone_recipe(name: str, **changes: Any) -> BackboneRecipe:
-    """Take a recipe by name and change numbers by name.
-
-    `size` alone also changes `stored`, in proportion.
+    """Look up a recipe by name and change some of its numbers; `size` alone also scales `stored`.
 
     >>> make_backbone_recipe("small", size=28).stored
     28
@@ -163,26 +123,16 @@ def make_backbone_recipe(name: str, **changes: Any) -> BackboneRecipe:
     if name not in RECIPES:
         raise InputError(f"unknown recipe {name!r}; choose one of {', '.join(RECIPES)}")
     recipe = RECIPES[name]
-    unknown = set(changes) - {field.name for field in fields(BackboneRecipe)}
+    unknown = sorted(set(changes) - set(NUMBERS))
     if unknown:
-        known = ", ".join(field.name for field in fields(BackboneRecipe))
-        raise InputError(f"a backbone's recipe has no {', '.join(sorted(unknown))}; it has {known}")
+        raise InputError(f"a backbone's recipe has no {', '.join(unknown)}; it has {', '.join(NUMBERS)}")
     if isinstance(changes.get("size"), int) and "stored" not in changes:
         changes["stored"] = round(changes["size"] * recipe.stored / recipe.size)
     return replace(recipe, **changes)
 
 
-_STAGES = 3
-_DROP = 0.1
-
-
 def learning_rate_at(progress: float, recipe: BackboneRecipe) -> float:
-    """Give the learning rate at a point from 0, the first step, to 1, the end.
-
-    >>> from cpaan.representations.recipe import PAPER
-    >>> [round(learning_rate_at(progress, PAPER), 6) for progress in (0.0, 0.3, 0.34, 0.99)]
-    [0.1, 0.1, 0.01, 0.001]
-    """
+    """Compute the learning rate at a point of training from 0, the first step, to 1, the end."""
     if progress < recipe.warmup:
         return recipe.learning_rate * progress / recipe.warmup
     if recipe.schedule == "step":
@@ -193,41 +143,27 @@ def learning_rate_at(progress: float, recipe: BackboneRecipe) -> float:
 
 @dataclass(frozen=True)
 class BackboneSettings:
-    """What to train, and with what means.
+    """What to train, and with which resources."""
 
-    Attributes
-    ----------
-    kind : ``"resnet10"``, a plain classifier of base classes, or ``"prototypical"``
-    recipe : every number of the training
-    seed : decides every random draw
-    start : folder of a backbone to begin with, instead of random weights
-    device : ``"auto"``, ``"cpu"``, ``"cuda"`` or ``"mps"``
-    workers : processes that decode images
-    on_bad : ``"refuse"`` or ``"skip"`` images that cannot be read
-    cache : ``"auto"``, ``"always"`` or ``"never"`` hold all pixels in the device's memory
-    accumulate : parts of a batch that a process normalises one after the other
-    checkpoint_seconds : time between checkpoints
-    log_every : steps between two entries of the history, by default about two hundred in all
-    """
-
-    kind: str
+    kind: str  # "resnet10", a plain classifier of base classes, or "prototypical"
     recipe: BackboneRecipe
-    seed: int = 0
-    start: Path | None = None
-    device: str = "auto"
-    workers: int = 0
-    on_bad: str = "refuse"
-    cache: str = "auto"
-    accumulate: int = 1
-    checkpoint_seconds: float = 60.0
-    log_every: int | None = None
+    seed: int = 0  # determines every random draw
+    start: Path | None = None  # folder of a backbone to start from instead of random weights
+    device: str = "auto"  # "auto", "cpu", "cuda" or "mps"
+    workers: int = 0  # processes that decode images
+    on_bad: str = "refuse"  # or "skip" unreadable images
+    cache: str = "auto"  # "auto", "always" or "never" keep all pixels in the device's memory
+    accumulate: int = 1  # parts of a batch that a process normalises one after the other
+    checkpoint_seconds: float = 60.0  # between checkpoints
+    log_every: int | None = None  # steps between entries of the history; by default about two hundred entries in all
 
     def __post_init__(self) -> None:
-        if self.kind not in KINDS:
-            raise InputError(f"kind must be one of {', '.join(KINDS)}, not {self.kind!r}")
+        for name, choices in (("kind", KINDS), ("cache", CACHES)):
+            if getattr(self, name) not in choices:
+                raise InputError(f"{name} must be one of {', '.join(choices)}, got {getattr(self, name)!r}")
         if not isinstance(self.seed, int) or not 0 <= self.seed < 2**63:
-            raise InputError(f"seed must be a whole number from 0 to 2^63 − 1, not {self.seed!r}")
+            raise InputError(f"seed must be a whole number from 0 to 2^63 − 1, got {self.seed!r}")
         for name in ("accumulate", "log_every"):
             value = getattr(self, name)
-            if value is not None and (not isinstance(value, int) or value < 1):
-                raise InputError(f"{name} must be a whole number of at least 1, not {value!r}")
+            if not _is_count(value) and not (name == "log_every" and value is None):
+                raise InputError(f"{name} must be a whole number of at least 1, got {value!r}")

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn.functional import batch_norm, conv2d, max_pool2d
 
 from cpaan.errors import InputError
-from cpaan.representations.resnet10 import ResNet10
+from cpaan.representations.backbone import ResNet10
 
 
 def by_hand(state: dict[str, Tensor], images: Tensor, stem: str) -> Tensor:
@@ -62,5 +62,5 @@ def test_images_shrink_as_they_should(stem: str, size: int, places: int) -> None
 
 
 def test_an_unknown_stem_is_refused() -> None:
-    with pytest.raises(InputError, match="one of large, small, not 'tiny'"):
+    with pytest.raises(InputError, match="one of large, small, got 'tiny'"):
         ResNet10(stem="tiny")

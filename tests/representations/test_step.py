@@ -38,7 +38,8 @@ def test_prototypical_loss_by_loops() -> None:
     torch.manual_seed(0)
     support, support_labels = torch.randn(6, 4, dtype=torch.float64), torch.tensor([2, 0, 1, 1, 0, 2])
     queries, query_labels = torch.randn(5, 4, dtype=torch.float64), torch.tensor([0, 2, 1, 1, 0])
-    loss, accuracy = prototypical_loss(support, support_labels, queries, query_labels, 3, 0.7)
+    features, labels = torch.cat([support, queries]), torch.cat([support_labels, query_labels])
+    loss, accuracy = prototypical_loss(features, labels, 6, 3, 0.7)
     centers = [support[support_labels == c].mean(0) for c in range(3)]
     expected, right = 0.0, 0
     for query, label in zip(queries, query_labels.tolist(), strict=True):
