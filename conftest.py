@@ -7,7 +7,7 @@ import pytest
 import torch
 
 # Kernels cannot be imported without Triton, which comes with torch for CUDA.
-collect_ignore = [] if find_spec("triton") else ["src/cpaan/math/small_kernels.py", "src/cpaan/gan/dense_kernels.py"]
+collect_ignore = [] if find_spec("triton") else ["src/cpaan/math/triton_kernels.py"]
 
 # For the processes that tests start. On a busy machine a second thread makes small tensor operations wait.
 os.environ.setdefault("OMP_NUM_THREADS", "1")

@@ -1,4 +1,4 @@
-"""How many threads compute: by the size of the work, never more than the user allows, and put back afterwards."""
+"""Number of threads: chosen by the size of the work, never more than the user allows, and restored afterwards."""
 
 import os
 import subprocess

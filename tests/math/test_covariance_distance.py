@@ -8,10 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from cpaan.math import ky_fan as module
+from cpaan.math import ky_fan, ky_fan_cuda
 from cpaan.math.covariance import deviation_factor, leading_rows
 from cpaan.math.ky_fan import covariance_distance, eigenpairs_of_difference
-from cpaan.math.ky_fan_cuda import leading_combinations
 
 FEATURES = Path(__file__).parents[2].parent / "shared" / "data" / "features" / "tiny-imagenet-resnet10.npz"
 
@@ -36,29 +35,33 @@ def reference(base: Tensor, samples: Tensor, m: int) -> Tensor:
     return found
 
 
+SOLVERS = ["exact", "iterative"]
 SHAPES = [(5, 4, 40), (5, 4, 12), (1, 1, 4), (8, 3, 8), (3, 9, 8)]
 
 
 @pytest.mark.parametrize("m", [1, 3, 10])
 @pytest.mark.parametrize(("r", "s", "D"), SHAPES)
 @pytest.mark.parametrize("shared", [False, True])
-def test_distances_are_sums_of_singular_values(r: int, s: int, D: int, m: int, shared: bool) -> None:
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_distances_are_sums_of_singular_values(r: int, s: int, D: int, m: int, shared: bool, solver: str) -> None:
     base, samples = factors(1 if shared else 3, 2, r, D), normal(3, s, D, seed=1) / D**0.5
-    torch.testing.assert_close(covariance_distance(base, samples, m), reference(base, samples, m), rtol=1e-6, atol=1e-9)
+    found = covariance_distance(base, samples, m, solver)
+    torch.testing.assert_close(found, reference(base, samples, m), rtol=1e-6, atol=1e-9)
 
 
 @pytest.mark.parametrize(("r", "s", "D"), SHAPES)
 @pytest.mark.parametrize("m", [1, 3])
-def test_gradcheck(r: int, s: int, D: int, m: int) -> None:
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_gradcheck(r: int, s: int, D: int, m: int, solver: str) -> None:
     base, samples = factors(2, 2, r, D), (normal(2, s, D, seed=1) / D**0.5).requires_grad_()
-    assert torch.autograd.gradcheck(lambda G: covariance_distance(base, G, m), (samples,), atol=1e-5)
+    assert torch.autograd.gradcheck(lambda G: covariance_distance(base, G, m, solver), (samples,), atol=1e-5)
 
 
 @pytest.mark.parametrize(("r", "s"), [(100, 8), (8, 100), (100, 100)])
 def test_long_factors_give_a_lower_bound_that_is_close_and_a_subgradient(r: int, s: int) -> None:
     D, m = 120, 5
     base, samples = factors(2, 3, r, D), normal(2, s, D, seed=1) * 0.9 ** torch.arange(D) / s**0.5
-    exact, found = reference(base, samples, m), covariance_distance(base, samples.requires_grad_(), m)
+    exact, found = reference(base, samples, m), covariance_distance(base, samples.requires_grad_(), m, "iterative")
     assert bool((found <= exact * (1 + 1e-9)).all())
     assert float((1 - found.detach() / exact).max()) < 1e-3
     found.sum().backward()
@@ -74,7 +77,7 @@ def test_a_product_makes_up_for_the_rows_that_are_left_out(r: int, s: int) -> No
     D = 120
     base = factors(2, 3, r, D, ratio=0.98 if r > s else 0.8)
     samples = normal(2, s, D, seed=1) * (0.9 if r > s else 0.97) ** torch.arange(D) / s**0.5
-    assert float((1 - covariance_distance(base, samples, 5) / reference(base, samples, 5)).max()) < 3e-5
+    assert float((1 - covariance_distance(base, samples, 5, "iterative") / reference(base, samples, 5)).max()) < 3e-5
 
 
 @pytest.mark.parametrize(
@@ -100,9 +103,10 @@ def test_few_rows_are_looked_at_first_however_long_the_factors(
         sizes.append(gram.shape[-1])
         return leading_combinations(gram, positive, count)
 
-    monkeypatch.setattr(module, "leading_combinations", recorded)
+    leading_combinations = ky_fan_cuda.leading_combinations
+    monkeypatch.setattr(ky_fan_cuda, "leading_combinations", recorded)
     base, samples = normal(2, 3, r, D).float(), normal(2, s, D, seed=1).float()
-    assert covariance_distance(base, samples, 3).dtype == torch.float32
+    assert covariance_distance(base, samples, 3, "iterative").dtype == torch.float32
     assert sizes == [looked_at]
 
 
@@ -113,7 +117,7 @@ def test_products_with_the_difference_have_all_digits_on_a_processor(s: int, sha
     base, samples = normal(1 if shared else 2, 3, 5, 20), normal(2, s, 20, seed=1)
     rows = normal(2, 3, 4, 20, seed=2)
     M = base.mT @ base - (samples.mT @ samples).unsqueeze(1)
-    difference = module._Difference(base.to(dtype), samples.to(dtype))
+    difference = ky_fan_cuda._Difference(base.to(dtype), samples.to(dtype))
     rounding = 300 * torch.finfo(dtype).eps
     torch.testing.assert_close(difference.times(rows.to(dtype)).double(), -rows @ M, rtol=0, atol=rounding)
     torch.testing.assert_close(
@@ -122,11 +126,12 @@ def test_products_with_the_difference_have_all_digits_on_a_processor(s: int, sha
 
 
 @pytest.mark.parametrize("shared", [False, True])
-def test_many_pairs_are_those_of_one_novel_class_after_the_other(shared: bool) -> None:
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_many_pairs_are_those_of_one_novel_class_after_the_other(shared: bool, solver: str) -> None:
     base, samples = factors(1 if shared else 3, 150, 6, 20), normal(3, 5, 20, seed=1)
     bases = base.expand(3, -1, -1, -1).split(1)
-    expected = [covariance_distance(*part, 4) for part in zip(bases, samples.split(1), strict=True)]
-    torch.testing.assert_close(covariance_distance(base, samples, 4), torch.cat(expected), rtol=1e-9, atol=0)
+    expected = [covariance_distance(*part, 4, solver) for part in zip(bases, samples.split(1), strict=True)]
+    torch.testing.assert_close(covariance_distance(base, samples, 4, solver), torch.cat(expected), rtol=1e-9, atol=0)
 
 
 @pytest.mark.parametrize("D", [8, 60])
@@ -140,16 +145,18 @@ def test_no_gradient_flows_to_the_base(D: int) -> None:
 
 @pytest.mark.parametrize("scale", [1e-15, 1.0, 1e15])
 @pytest.mark.parametrize("D", [30, 300])
-def test_units_do_not_matter(scale: float, D: int) -> None:
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_units_do_not_matter(scale: float, D: int, solver: str) -> None:
     base, samples = factors(2, 2, 20, D).float(), normal(2, 10, D, seed=1).float() / D**0.5
-    expected = covariance_distance(base, samples, 4)
-    found = covariance_distance(base * scale, samples * scale, 4) / scale / scale
+    expected = covariance_distance(base, samples, 4, solver)
+    found = covariance_distance(base * scale, samples * scale, 4, solver) / scale / scale
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=0)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("D", [30, 300])
-def test_vanishing_equal_and_dependent_factors(D: int, dtype: torch.dtype) -> None:
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_vanishing_equal_and_dependent_factors(D: int, dtype: torch.dtype, solver: str) -> None:
     base = factors(1, 1, 20, D).to(dtype)
     zero = torch.zeros(1, 10, D, dtype=dtype)
     cases = {
@@ -163,7 +170,7 @@ def test_vanishing_equal_and_dependent_factors(D: int, dtype: torch.dtype) -> No
     }
     for name, (F, G) in cases.items():
         leaf = G.clone().requires_grad_()
-        found = covariance_distance(F, leaf, 5)
+        found = covariance_distance(F, leaf, 5, solver)
         found.sum().backward()
         assert leaf.grad is not None
         assert bool(leaf.grad.isfinite().all()), name
@@ -172,13 +179,14 @@ def test_vanishing_equal_and_dependent_factors(D: int, dtype: torch.dtype) -> No
         assert error <= 1e-4 * float(found.detach().max()) + 2e-5 * size, name
 
 
-def test_rows_that_are_rounding_do_not_count() -> None:
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_rows_that_are_rounding_do_not_count(solver: str) -> None:
     # Rotated factors of a class with few examples end in rows of rounding errors, which are orthogonal to nothing.
     D = 300
     base = factors(1, 1, 20, D).float()
     noise = 1e-8 * (base[:, :, :6] + 0.1 * normal(1, 1, 6, D, seed=3).float())
     samples = (normal(1, 10, 20, seed=1).float() @ base[0]) / 3  # among the axes of the base
-    found = covariance_distance(torch.cat((base, noise), dim=-2), samples, 5)
+    found = covariance_distance(torch.cat((base, noise), dim=-2), samples, 5, solver)
     torch.testing.assert_close(found.double(), reference(base, samples, 5), rtol=1e-4, atol=0)
 
 
@@ -201,8 +209,8 @@ def test_on_real_features_the_value_is_within_a_thousandth_and_the_subgradient_f
     base, samples = real_classes(rank, examples)
     samples = size * samples
     expected = reference(base, samples, 10)
-    assert float((covariance_distance(base, samples, 10) / expected - 1).abs().max()) < 1e-3
-    theta, U = (found.double() for found in eigenpairs_of_difference(base, samples, 10))
+    assert float((covariance_distance(base, samples, 10, "iterative") / expected - 1).abs().max()) < 1e-3
+    theta, U = (found.double() for found in eigenpairs_of_difference(base, samples, 10, "iterative"))
     U = U.mT
     S = (U * theta.sign().unsqueeze(-2)) @ U.mT  # of rank 10 at most
     M = base.double().mT @ base.double() - (samples.double().mT @ samples.double()).unsqueeze(1)
@@ -214,12 +222,40 @@ DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.i
 
 
 @pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("solver", SOLVERS)
 @pytest.mark.parametrize("s", [2, 12, 67])
 @pytest.mark.parametrize("D", [1, 2, 3, 6])
-def test_more_rows_than_features_in_single_precision(D: int, s: int, device: str) -> None:
+def test_more_rows_than_features_in_single_precision(D: int, s: int, device: str, solver: str) -> None:
     """Rows depend on each other then, and made examples that hardly vary leave Gram matrices of rounding alone."""
     length = 10.0 ** -torch.arange(40).remainder(4)
     base, samples = factors(1, 5, D, D).float(), (normal(40, s, D, seed=1) * length.view(-1, 1, 1) / s**0.5).float()
-    found = covariance_distance(base.to(device), samples.to(device), 10).cpu().double()
+    found = covariance_distance(base.to(device), samples.to(device), 10, solver).cpu().double()
     exact = reference(base, samples, 10)
     assert float(((found - exact).abs() / exact.clamp_min(1e-2)).max()) < 1e-3
+
+
+def test_the_exact_solver_is_exact_and_so_is_its_gradient() -> None:
+    base, samples = factors(3, 4, 20, 60, ratio=0.9).float(), normal(3, 10, 60, seed=1).float() / 60**0.5
+    matrices = base.double().mT @ base.double() - (samples.double().mT @ samples.double()).unsqueeze(1)
+    values, vectors = torch.linalg.eigh(matrices)
+    order = values.abs().argsort(descending=True)[..., :5]
+    U = vectors.gather(-1, order.unsqueeze(-2).expand(-1, -1, 60, -1))
+    signs = values.gather(-1, order).sign().unsqueeze(-2)
+    expected = -2 * samples.double() @ ((U * signs) @ U.mT).sum(1)
+    leaf = samples.clone().requires_grad_()
+    found = covariance_distance(base, leaf, 5, "exact")
+    found.sum().backward()
+    assert leaf.grad is not None
+    torch.testing.assert_close(found.double(), reference(base, samples, 5), rtol=1e-6, atol=0)
+    assert float((leaf.grad - expected).norm() / expected.norm()) < 5e-6
+
+
+@pytest.mark.parametrize(
+    ("r", "s", "D", "solver"), [(20, 12, 99, "exact"), (60, 40, 32, "exact"), (20, 13, 99, "iterative")]
+)
+def test_a_processor_decomposes_small_differences_and_iterates_on_large_ones(
+    r: int, s: int, D: int, solver: str
+) -> None:
+    base, samples = normal(2, 3, r, D).float(), normal(2, s, D, seed=1).float()
+    assert ky_fan.SMALL == 32
+    assert torch.equal(covariance_distance(base, samples, 3), covariance_distance(base, samples, 3, solver))

@@ -79,7 +79,7 @@ class _Dense(torch.autograd.Function):
 
 
 def _kernels(device: torch.device) -> ModuleType | None:
-    return find_kernels("cpaan.gan.dense_kernels", device)
+    return find_kernels(device)
 
 
 class Discriminator(nn.Module):

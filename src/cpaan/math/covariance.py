@@ -21,7 +21,7 @@ OVERSAMPLING, PRODUCTS = 14, 6
 
 
 def covariance(examples: Tensor) -> Tensor:
-    """Give the population covariance of the rows, about their mean; leading dimensions are batches.
+    """Compute the population covariance of the rows, about their mean; leading dimensions are batches.
 
     Σ = Σ_i (x_i − x̄)(x_i − x̄)ᵀ / n
 
@@ -35,21 +35,11 @@ def covariance(examples: Tensor) -> Tensor:
 
 
 def deviation_factor(examples: Tensor, weights: Tensor | None = None) -> Tensor:
-    """Deviations from the (weighted) mean, scaled so that Fᵀ F is the (weighted) population covariance.
+    """Return F, (…, n, D), with Fᵀ F the population covariance of the rows, or the one under weights (…, n).
 
-    No gradient flows through the mean. What depends on Fᵀ F alone gets its whole gradient all the same: the deviations
-    add up to zero, and so does what they would pass on to the mean.
-
-    Parameters
-    ----------
-    examples : Tensor of shape (…, n, D)
-    weights : Tensor of shape (…, n), optional
-        Non-negative; only their ratios matter, and all zero gives a zero factor. Equal by default.
-
-    >>> F = deviation_factor(torch.tensor([[0.0, 0.0], [2.0, 0.0], [0.0, 0.0], [2.0, 0.0]]))
-    >>> F.T @ F
-    tensor([[1., 0.],
-            [0., 0.]])
+    F holds the deviations from the mean. Only ratios of weights matter; all zero give a zero factor. No gradient flows
+    through the mean: a function of Fᵀ F gets its whole gradient all the same, because deviations add up to zero, and so
+    would what they pass on to the mean.
     """
     if weights is None:
         return (examples - examples.detach().mean(-2, keepdim=True)) / math.sqrt(examples.shape[-2])
@@ -60,38 +50,19 @@ def deviation_factor(examples: Tensor, weights: Tensor | None = None) -> Tensor:
 
 
 def truncated_factor(examples: Tensor, rank: int) -> Tensor:
-    """Give the factor of the best approximation, of at most the given rank, to the covariance of the rows.
+    """Factorise the best approximation, of at most the given rank, to the covariance of the rows.
 
-    Always `rank` rows, orthogonal and the longest first; a covariance of lower rank fills up with zeros.
-
-    >>> F = truncated_factor(torch.tensor([[0.0, 0.0], [2.0, 0.0], [1.0, 0.3], [1.0, -0.3]]), 1)
-    >>> F.T @ F
-    tensor([[0.5000, 0.0000],
-            [0.0000, 0.0000]])
+    Always `rank` rows, orthogonal and the longest first; a covariance of lower rank is padded with zeros.
     """
     factor = leading_rows(deviation_factor(examples), rank)
     return torch.nn.functional.pad(factor, (0, 0, 0, rank - factor.shape[0]))
 
 
 def quick_truncated_factors(classes: list[Tensor], rank: int) -> Tensor:
-    """Give a factor for each class that all but reaches the best approximation of the given rank.
+    """Factorise the covariance of each class, (n, D), all but as well as the best factor of that rank: (C, rank, D).
 
     With G the smaller Gram matrix of deviations, by randomised subspace iteration: Q ← orth(G Q), then the
     eigenvectors of QᵀGQ. Costs products with G instead of its decomposition.
-
-    Parameters
-    ----------
-    classes : list of Tensors of shape (n, D)
-    rank : number of rows of each factor
-
-    Returns
-    -------
-    Tensor of shape (classes, rank, D)
-
-    >>> F = quick_truncated_factors([torch.tensor([[0.0, 0.0], [2.0, 0.0], [1.0, 0.3], [1.0, -0.3]])], 1)[0]
-    >>> F.T @ F
-    tensor([[0.5000, 0.0000],
-            [0.0000, 0.0000]])
     """
     # Rows of zeros, which make classes equally long, change no covariance.
     factors = pad_sequence([deviation_factor(examples) for examples in classes], batch_first=True)

@@ -13,21 +13,11 @@ ELEMENTS_AT_ONCE = 2**26  # padded examples, and examples × centroids, that are
 
 @dataclass(frozen=True)
 class Clusters:
-    """Centroids of every class.
+    """Centroids of every class."""
 
-    Attributes
-    ----------
-    centroids : Tensor of shape (classes, k, D)
-        Where a class has fewer than k distinct examples the places left over, the last ones, repeat its first centroid.
-    sizes : integer Tensor of shape (classes, k)
-        Examples of each centroid, 0 for such a repetition.
-    inertia : Tensor of shape (classes,)
-        Sum of the squared distances of the examples to their centroids.
-    """
-
-    centroids: Tensor
-    sizes: Tensor
-    inertia: Tensor
+    centroids: Tensor  # (classes, k, D); with fewer than k distinct examples, the last ones repeat the first centroid
+    sizes: Tensor  # (classes, k), examples of each centroid, 0 for such a repetition
+    inertia: Tensor  # (classes,), sum of the squared distances of the examples to their centroids
 
 
 def cluster_classes(
@@ -35,24 +25,8 @@ def cluster_classes(
 ) -> Clusters:
     """Cluster the examples of each class into k groups, by Lloyd's iterations after greedy k-means++ seeding.
 
-    A centroid that loses all its examples moves to the example that is farthest from its own centroid.
-
-    Parameters
-    ----------
-    features : Tensor of shape (n, D)
-    labels : integer Tensor of shape (n,), each from 0 to n_classes − 1
-    n_classes, k : int
-    iterations : most iterations; fewer where nothing changes any more
-    generator : decides the seeds, on the device of the features
-
-    >>> x = torch.tensor([[0.0], [1.0], [8.0], [9.0], [5.0]])
-    >>> found = cluster_classes(
-    ...     x, torch.tensor([0, 0, 0, 0, 1]), 2, 2, iterations=10, generator=torch.Generator().manual_seed(0)
-    ... )
-    >>> found.centroids.squeeze(2).sort().values, found.sizes, found.inertia
-    (tensor([[0.5000, 8.5000],
-            [5.0000, 5.0000]]), tensor([[2, 2],
-            [1, 0]]), tensor([1., 0.]))
+    A centroid that loses all its examples moves to the example that is farthest from its own centroid. Stops where
+    nothing changes, or after so many iterations. The generator is on the device of the features, (n, D).
     """
     counts = class_counts(labels, n_classes)
     order = torch.argsort(labels, stable=True)
@@ -74,7 +48,7 @@ def cluster_classes(
 
 
 def _groups(by_size: Tensor, counts: Tensor, width: int) -> list[Tensor]:
-    """Part classes into as few groups as can be held, each of its classes padded to the last and largest one."""
+    """Split classes into as few groups as memory allows, each padded to its last and largest class."""
     groups, first = [], 0
     for place, count in enumerate(counts[by_size].tolist()):
         if place > first and (place + 1 - first) * count * width > ELEMENTS_AT_ONCE:
@@ -125,14 +99,14 @@ def _seeds(examples: Tensor, present: Tensor, k: int, generator: torch.Generator
 
 
 def _assign(examples: Tensor, present: Tensor, centroids: Tensor) -> tuple[Tensor, Tensor]:
-    """Give the nearest centroid of each example and the squared distance to it, 0 for padding."""
+    """Find the nearest centroid of each example and the squared distance to it, 0 for padding."""
     scores = torch.baddbmm(centroids.square().sum(2).unsqueeze(1), examples, centroids.mT, alpha=-2)
     found, nearest = scores.min(2)
     return nearest, (found + examples.square().sum(2)).clamp_min(0) * present
 
 
 def _members(nearest: Tensor, present: Tensor, k: int, dtype: torch.dtype) -> Tensor:
-    """Tell which examples belong to which centroid, as zeros and ones of shape (classes, k, examples)."""
+    """Mark which examples belong to which centroid, as zeros and ones of shape (classes, k, examples)."""
     numbers = torch.arange(k, device=nearest.device).view(1, -1, 1)
     return ((nearest.unsqueeze(1) == numbers) & present.unsqueeze(1)).to(dtype)
 
@@ -146,7 +120,7 @@ def _means(examples: Tensor, present: Tensor, centroids: Tensor, nearest: Tensor
 
 
 def _farthest(examples: Tensor, centroids: Tensor, empty: Tensor, distances: Tensor) -> Tensor:
-    """Give empty centroids the farthest examples, the first of them the very farthest; others stay."""
+    """Move empty centroids to the farthest examples, the first of them to the very farthest; others stay."""
     far, places = distances.topk(min(centroids.shape[1], distances.shape[1]), dim=1)
     rank = (empty.long().cumsum(1) - 1).clamp(0, far.shape[1] - 1)
     moved = examples.gather(1, places.gather(1, rank).unsqueeze(2).expand_as(centroids))

@@ -1,113 +1,286 @@
-"""Leading eigenpairs of symmetric operators by matrix products alone, without waiting for the host.
+"""Leading eigenpairs by matrix products alone: the solver of CUDA devices, and of factors too long to decompose.
 
-Everything here runs a fixed sequence of tensor operations: no shape and no branch depends on a value, so that
-a training step that contains it can be captured as one CUDA graph.
+`torch.linalg.eigh` makes a GPU wait for the host, and on a CPU takes 2 to 25 times as long where both factors together
+have from forty to some hundred rows (`cpaan.math.ky_fan` decomposes what is smaller). Everything here runs a fixed
+sequence of tensor operations: no shape and no branch depends on a value, so a training step that contains it can be
+captured as one CUDA graph.
 
-Reference: Y. Zhou, Y. Saad, M. L. Tiago and J. R. Chelikowsky, "Self-consistent-field calculations using
-Chebyshev-filtered subspace iteration", Journal of Computational Physics, 2006.
-
-How exactly a GPU multiplies matrices of single precision; other devices always use all digits.
-
-Whether kernels of our own can be used, which need Triton and a GPU that multiplies matrices in TensorFloat-32.
-
-Many small symmetric matrices at once, decomposed or factorised without waiting for the host.
-
-Everything here runs a fixed sequence of tensor operations, or one kernel, so that a training step that contains it can
-be captured as one CUDA graph.
-
-Reference: T. Fukaya, R. Kannan, Y. Nakatsukasa, Y. Yamamoto and Y. Yanagisawa, "Shifted Cholesky QR for computing the
-QR factorization of ill-conditioned matrices", SIAM Journal on Scientific Computing, 2020.
-
-Leading eigenvectors of what few rows make up, as combinations of these rows.
-
-Everything here runs a fixed sequence of tensor operations: no shape and no branch depends on a value, so that
-a training step that contains it can be captured as one CUDA graph.
+References: Y. Zhou, Y. Saad, M. L. Tiago and J. R. Chelikowsky, "Self-consistent-field calculations using
+Chebyshev-filtered subspace iteration", Journal of Computational Physics, 2006; T. Fukaya, R. Kannan, Y. Nakatsukasa,
+Y. Yamamoto and Y. Yanagisawa, "Shifted Cholesky QR for computing the QR factorization of ill-conditioned matrices",
+SIAM Journal on Scientific Computing, 2020.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import lru_cache
 from importlib import import_module
+from itertools import repeat
 from types import ModuleType
 
 import torch
 from torch import Tensor
 
-from cpaan.errors import InputError
-
-
-@contextmanager
-def _tensor_float(allowed: bool) -> Iterator[None]:
-    before = torch.backends.cuda.matmul.allow_tf32
-    torch.backends.cuda.matmul.allow_tf32 = allowed
-    try:
-        yield
-    finally:
-        torch.backends.cuda.matmul.allow_tf32 = before
-
-
-def fast_products() -> AbstractContextManager[None]:
-    """Let a GPU multiply matrices with the eleven leading digits of each factor; sums keep all of float32's."""
-    return _tensor_float(True)
-
-
-def full_precision() -> AbstractContextManager[None]:
-    """Do matrix products in all of float32's digits, whatever a GPU was told to do otherwise."""
-    return _tensor_float(False)
-
-
+# Of a covariance difference.
+ROWS = 64  # rows of both factors together that are combined at first
+WHOLE, LEADING = 40, 32  # made examples that are taken as they are, and directions that stand for more of them
+PRODUCTS = 4  # that find those directions
+EXTRA_DIRECTIONS = 6
+SHORT = 0.03  # squared length below which a whitened row is all but a combination of the others
+PAIRS_IN_CACHE = 200  # pairs that a CPU takes at a time
+# Of subspace iteration.
+STEPS = 4  # on combinations
+OVERSAMPLING, ITERATIONS = 14, 3  # on given matrices
+ROUNDINGS = (
+    8  # bounds the rounding of cᵀ S c, in parts of the trace of S, with tensor cores that multiply in three parts
+)
 AMPERE = (8, 0)
 
 
-@lru_cache(maxsize=8)
-def find_kernels(name: str, device: torch.device) -> ModuleType | None:
-    """Import a module of kernels where they can run on a device.
+def eigenpairs_of_difference(base: Tensor, samples: Tensor, m: int) -> tuple[Tensor, Tensor]:
+    r"""Find the m eigenvalues of largest absolute value, (N, P, m), and their eigenvectors as rows, (N, P, m, D).
 
-    >>> find_kernels("cpaan.math.small_kernels", torch.device("cpu")) is None
-    True
+    A few rows of both factors come first. With W these rows one below the other,
+
+    .. math:: F'^T F' - G'^T G' = W^T J W, \qquad J = \mathrm{diag}(1, \dots, 1, -1, \dots, -1),
+
+    has its leading eigenvectors among combinations of them, which `leading_combinations` finds from the Gram matrix
+    W Wᵀ. Where rows were left out, a product with the whole difference follows. Last, Rayleigh–Ritz: the eigenvalues
+    of the whole difference among the vectors found, whose sum is too small by less than 1e-3 on real features.
     """
-    if not is_recent_gpu(device):
-        return None
-    try:
-        return import_module(name)
-    except ImportError:  # no Triton
-        return None
+    at_a_time = len(samples) if samples.is_cuda else max(1, PAIRS_IN_CACHE // base.shape[1])
+    if at_a_time >= len(samples):
+        return _pairs_of_factors(base, samples, m)
+    bases = base.split(at_a_time) if len(base) == len(samples) else repeat(base)
+    found = [_pairs_of_factors(*part, m) for part in zip(bases, samples.split(at_a_time), strict=False)]
+    theta, axes = (torch.cat(parts) for parts in zip(*found, strict=True))
+    return theta, axes
 
 
-def is_recent_gpu(device: torch.device) -> bool:
-    """Tell whether a device is a CUDA GPU with bfloat16 and TensorFloat-32.
+def _pairs_of_factors(base: Tensor, samples: Tensor, m: int) -> tuple[Tensor, Tensor]:
+    made = _leading_directions(samples)
+    few = base if base.shape[-2] <= ROWS - made.shape[-2] else base[..., : ROWS - made.shape[-2], :]
+    count = min(m + EXTRA_DIRECTIONS, few.shape[-2] + made.shape[-2], samples.shape[-1])
+    combinations = leading_combinations(_gram_of_both(few, made), few.shape[-2], count).mT
+    of_base, of_made = combinations.split([few.shape[-2], made.shape[-2]], dim=-1)
+    rows = _times_samples(of_made, made) + _times_base(of_base, few)
+    difference = _Difference(base, samples)
+    if few is not base or made is not samples:
+        rows = difference.times(rows)
+    with full_precision():
+        gram = rows @ rows.mT
+    rows = whitening(gram).mT @ rows
+    among = difference.among(rows)
+    with full_precision():
+        # Again: where one eigenvalue dwarfs the others, rows were all but parallel, and are not quite orthonormal yet.
+        T = _whitening_of_long(rows @ rows.mT)
+        theta, W = eigh_by_size(T.mT @ among @ T)
+        return theta[..., :m], (T @ W[..., :m]).mT @ rows
 
-    >>> is_recent_gpu(torch.device("cpu"))
-    False
+
+def _whitening_of_long(gram: Tensor) -> Tensor:
+    """Make rows orthonormal that are all but so, without the short ones: they depend on others but for rounding."""
+    is_long = gram.diagonal(dim1=-2, dim2=-1) > SHORT
+    both = is_long.unsqueeze(-1) & is_long.unsqueeze(-2)
+    return whitening(gram * both) * both
+
+
+def _leading_directions(samples: Tensor) -> Tensor:
+    """Give few rows that carry most of GᵀG."""
+    if samples.shape[-2] <= WHOLE:
+        return samples
+    covariance = samples.mT @ samples
+    directions = fixed_block(samples.shape[-1], min(LEADING, samples.shape[-1]), samples.dtype, samples.device)
+    for _ in range(PRODUCTS):
+        directions = orthonormal(covariance @ directions)
+    with full_precision():
+        along = samples @ directions
+        gram = along.mT @ along
+        rows: Tensor = (gram @ whitening(gram)).mT @ directions.mT
+    return rows
+
+
+def _gram_of_both(few: Tensor, made: Tensor) -> Tensor:
+    """Give W Wᵀ for W = (F', G'), (N, P, k, k), in full precision.
+
+    Where the two covariances are nearly equal, leading combinations nearly vanish: with products of eleven digits their
+    squared lengths would come out negative.
     """
-    return (
-        device.type == "cuda" and torch.version.cuda is not None and torch.cuda.get_device_capability(device) >= AMPERE
-    )
+    with full_precision():
+        across = torch.einsum("nprd,nsd->nprs", few, made)  # which unlike matmul copies nothing to broadcast it
+        of_base, of_made = few @ few.mT, (made @ made.mT).unsqueeze(1)
+    shape = across.shape[:2]
+    above = torch.cat((of_base.expand(*shape, -1, -1), across), dim=-1)
+    return torch.cat((above, torch.cat((across.mT, of_made.expand(*shape, -1, -1)), dim=-1)), dim=-2)
 
 
-def eigh_by_size(matrices: Tensor) -> tuple[Tensor, Tensor]:
-    """Decompose small symmetric matrices, M = V diag(λ) Vᵀ, without making the host wait for the device.
+class _Difference:
+    """FᵀF − GᵀG of every pair, which is never built."""
 
-    ``torch.linalg.eigh`` looks at its error code on the host, which forbids the capture of a CUDA graph, so that a
-    CUDA device runs a kernel of its own, or where there is no Triton `jacobi_eigh`.
+    def __init__(self, base: Tensor, samples: Tensor) -> None:
+        self.base, self.samples = base, samples
+        many = samples.shape[-2] > samples.shape[-1]
+        self.covariance = samples.mT @ samples if many else None
+
+    def times(self, rows: Tensor) -> Tensor:
+        """Multiply rows (N, P, q, D) with the difference, and with −1.
+
+        On a GPU in half precision: what it turns a row by, a thousandth, changes an eigenvalue by the square of that.
+        """
+        coarse = torch.bfloat16 if rows.is_cuda and rows.dtype == torch.float32 else rows.dtype
+        whole = self.samples if self.covariance is None else self.covariance
+        rows, base, whole = rows.to(coarse), self.base.to(coarse), whole.to(coarse)
+        if self.covariance is None:
+            of_samples = _times_samples(_times_samples(rows, whole.mT), whole)
+        else:
+            of_samples = _times_samples(rows, whole)
+        return (of_samples - _times_base(_times_base(rows, base.mT), base)).to(self.base.dtype)
+
+    def among(self, rows: Tensor) -> Tensor:
+        """Give the difference between rows (N, P, q, D), as matrices (N, P, q, q)."""
+        of_base = _squares(_times_base(rows, self.base.mT))
+        if self.covariance is None:
+            return of_base - _squares(_times_samples(rows, self.samples.mT))
+        difference: Tensor = of_base - _times_samples(rows, self.covariance) @ rows.mT
+        return difference
+
+
+def _times_samples(rows: Tensor, matrices: Tensor) -> Tensor:
+    """Multiply rows (N, P, q, ·) with a matrix (N, ·, ·) for each novel class, all pairs at once."""
+    product: Tensor = (rows.flatten(1, 2) @ matrices).unflatten(1, rows.shape[1:3])
+    return product
+
+
+def _times_base(rows: Tensor, matrices: Tensor) -> Tensor:
+    """Multiply rows (N, P, q, ·) with matrices (N or 1, P, ·, ·), which are not copied for each novel class."""
+    if len(matrices) == len(rows):
+        return rows @ matrices
+    side_by_side = rows.transpose(0, 1).flatten(1, 2)  # (P, N q, ·)
+    product: Tensor = (side_by_side @ matrices[0]).unflatten(1, (len(rows), -1)).transpose(0, 1)
+    return product
+
+
+def _squares(rows: Tensor) -> Tensor:
+    """Give all products of two rows, in the order in which they lie in memory."""
+    if rows.stride(0) < rows.stride(1):
+        return _squares(rows.transpose(0, 1)).transpose(0, 1)
+    return rows @ rows.mT
+
+
+def leading_combinations(gram: Tensor, positive: int, count: int, steps: int = STEPS) -> Tensor:
+    r"""Find which combinations of given rows are the leading eigenvectors of what the rows make up.
+
+    Rows W of which the first p count as they are and the others negatively make up
+
+    .. math:: M = W^T J W, \qquad J = \mathrm{diag}(1, \dots, 1, -1, \dots, -1).
+
+    With u = Wᵀc, M u = Wᵀ (J S c) and ⟨u, u'⟩ = cᵀ S c' for the Gram matrix S = W Wᵀ, so subspace iteration,
+    c ← J S c made orthonormal, needs no row.
 
     Parameters
     ----------
-    matrices : Tensor of shape (…, q, q)
-        Symmetric, q up to about 64.
+    gram : Tensor of shape (…, k, k), S
+    positive : int, p
+    count : int
+        q, up to k. Those of the smaller eigenvalues among them have not converged.
+    steps : int
 
     Returns
     -------
-    eigenvalues : Tensor of shape (…, q)
-        By falling absolute value.
-    eigenvectors : Tensor of shape (…, q, q)
-        As columns.
+    Tensor of shape (…, k, q)
+        C, with Wᵀ C all but orthogonal and as long as the longest row; where S has a lower rank than q, some columns
+        may be zero or shorter.
+    """
+    C, J = _start_of_combinations(gram.shape[-1], positive, count, gram.dtype, gram.device)
+    kernels = kernels_for(gram)
+    if kernels is not None:
+        found: Tensor = kernels.leading_combinations(
+            gram, C, positive, steps, rounding_of_gram(count, gram.dtype), ROUNDINGS * torch.finfo(gram.dtype).eps
+        )
+        return found
+    S = gram / gram.diagonal(dim1=-2, dim2=-1).amax(-1).clamp_min(torch.finfo(gram.dtype).tiny)[..., None, None]
+    # More than the rounding error of cᵀ S c for a c of length one: with it, no squared length falls below zero.
+    rounding = ROUNDINGS * torch.finfo(S.dtype).eps * S.diagonal(dim1=-2, dim2=-1).sum(-1, keepdim=True)
+    C, SC = _orthonormal_combinations(C.expand(*S.shape[:-1], count), S @ C, rounding)
+    for _ in range(steps):
+        once = J * SC
+        S_once = S @ once
+        c_squared = (once * S_once).sum(-2, keepdim=True).amin(-1, keepdim=True)
+        C = J * S_once - C * (c_squared / 2)
+        C, SC = _orthonormal_combinations(C, S @ C, rounding)
+    return C
 
-    Examples
-    --------
-    >>> values, _ = eigh_by_size(torch.tensor([[0.0, 2.0, 0.0], [2.0, 0.0, 0.0], [0.0, 0.0, 5.0]]))
-    >>> [round(value, 3) for value in values.abs().tolist()]
-    [5.0, 2.0, 2.0]
+
+def _orthonormal_combinations(C: Tensor, SC: Tensor, rounding: Tensor) -> tuple[Tensor, Tensor]:
+    added = (rounding * C.square().sum(-2)).clamp_min(torch.finfo(C.dtype).tiny)
+    T = whitening(C.mT @ SC + torch.diag_embed(added))
+    return C @ T, SC @ T
+
+
+@lru_cache(maxsize=64)
+def _start_of_combinations(
+    rows: int, positive: int, count: int, dtype: torch.dtype, device: torch.device
+) -> tuple[Tensor, Tensor]:
+    """Begin at the first of the positive rows and at mixtures of the negative ones, with a trace of everything."""
+    axes = min(count // 2, positive) if positive < rows else count
+    start = torch.finfo(dtype).eps ** 0.25 * fixed_block(rows, count, dtype, device)
+    start[:axes, :axes] += torch.eye(axes, dtype=dtype, device=device)
+    if positive < rows:
+        start[positive:, axes:] += fixed_block(rows - positive, count - axes, dtype, device)
+    signs = torch.ones(rows, 1, dtype=dtype, device=device)
+    signs[positive:] = -1
+    return start, signs
+
+
+def leading_eigenvectors(M: Tensor, m: int, iterations: int = ITERATIONS) -> tuple[Tensor, Tensor]:
+    r"""Find the eigenpairs of largest absolute eigenvalue of symmetric matrices (…, D, D).
+
+    Block subspace iteration on an orthonormal block Q of q = m + 14 columns,
+
+    .. math:: Q \leftarrow \mathrm{orth}\big((M^2 - \tfrac{c^2}{2} I)\, Q\big), \qquad c \approx |\lambda_q|,
+
+    then Rayleigh–Ritz: :math:`Q^T M Q = W \Theta W^T`, :math:`U = Q W`. The filter is Chebyshev's T_2 of M / c times
+    c² / 2: it is even, so both signs of λ converge alike, it flattens every abs λ ≤ c, and with c = 0, in the first
+    step, it is the power iteration. Later steps take the least norm of MQ's columns for c. An even filter cannot
+    separate more than q eigenvalues of one absolute value and both signs: there the sum falls short.
+
+    Gives eigenvalues (…, m) by falling absolute value and eigenvectors (…, D, m) as columns: orthonormal where M has
+    rank m or more; beyond its rank columns may be shorter than one.
+    """
+    D, tiny = M.shape[-1], torch.finfo(M.dtype).tiny
+    m = min(m, D)
+    Q = fixed_block(D, min(m + OVERSAMPLING, D), M.dtype, M.device).expand(*M.shape[:-1], -1)
+    # Keeps every square in the range of the type.
+    scale = torch.linalg.vector_norm(M, float("inf"), dim=(-2, -1), keepdim=True).clamp_min(tiny)
+    for iteration in range(iterations):
+        # (YᵀM)ᵀ is MY, and a fifth faster on CPUs: the long, contiguous rows are those of M.
+        Z = (Q.mT @ M).mT / scale
+        filtered = (Z.mT @ M).mT / scale
+        if iteration:  # before, the columns of Q are in no order, and c would be a poor estimate
+            c_squared = Z.square().sum(-2, keepdim=True).amin(-1, keepdim=True)
+            filtered = filtered - Q * (c_squared / 2)
+        # Twice: where one eigenvalue dwarfs the others, columns become all but parallel.
+        Q = orthonormal(orthonormal(filtered))
+    H = Q.mT @ M @ Q
+    theta, W = eigh_by_size((H + H.mT) / 2)
+    return theta[..., :m], Q @ W[..., :m]
+
+
+@lru_cache(maxsize=64)
+def fixed_block(dimension: int, columns: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Return a block that favours no axis: Gaussian, always the same, orthonormal unless it is wide."""
+    generator = torch.Generator().manual_seed(0)
+    block = torch.randn(dimension, columns, dtype=torch.float64, generator=generator)
+    if columns <= dimension:
+        block = torch.linalg.qr(block).Q
+    return block.to(dtype=dtype, device=device)
+
+
+def eigh_by_size(matrices: Tensor) -> tuple[Tensor, Tensor]:
+    """Decompose small symmetric matrices (…, q, q), q up to about 64: eigenvalues by falling absolute value.
+
+    A CUDA device runs a kernel, or without Triton `jacobi_eigh`: ``torch.linalg.eigh`` looks at its error code on the
+    host, which forbids the capture of a CUDA graph.
     """
     kernels = kernels_for(matrices)
     if kernels is not None and matrices.shape[-1] <= kernels.SMALL:
@@ -126,25 +299,7 @@ def jacobi_eigh(matrices: Tensor) -> tuple[Tensor, Tensor]:
 
     J rotating every pair (i, j) of a step by the angle whose tangent is t. The pairs of a step are always
     (i, i + n/2): a fixed permutation, folded into J, lets every two indices meet once in a sweep of n - 1
-    steps, as the players of a round-robin tournament do.
-
-    Parameters
-    ----------
-    matrices : Tensor of shape (…, q, q)
-        Symmetric.
-
-    Returns
-    -------
-    eigenvalues : Tensor of shape (…, q)
-        Rising.
-    eigenvectors : Tensor of shape (…, q, q)
-        As columns.
-
-    Examples
-    --------
-    >>> values, vectors = jacobi_eigh(torch.tensor([[0.0, 2.0], [2.0, 0.0]]))
-    >>> [round(value, 5) for value in values.tolist()]
-    [-2.0, 2.0]
+    steps, as the players of a round-robin tournament do. Eigenvalues rise.
     """
     q, dtype = matrices.shape[-1], matrices.dtype
     n = q + q % 2
@@ -213,25 +368,18 @@ def whitening(G: Tensor) -> Tensor:
 
 
 def rounding_of_gram(q: int, dtype: torch.dtype) -> float:
-    """More than the rounding errors of a normalised Gram matrix."""
+    """Bound the rounding errors of a normalised Gram matrix."""
     return float(4 * q * torch.finfo(dtype).eps)
 
 
 def shifted_cholesky(G: Tensor) -> tuple[Tensor, Tensor, float]:
     """Factorise a Gram matrix of any rank, G ≈ N L Lᵀ N, N being the diagonal matrix of the vectors' norms.
 
-    What is factorised is N⁻¹ G N⁻¹ + shift I. The shift exceeds the rounding error of G, so that a factor
-    exists whatever the rank; should it fail all the same, L = √q I takes its place. Either way
-    L Lᵀ ≥ N⁻¹ G N⁻¹ (its trace is at most q): the vectors, multiplied by (N L)⁻¹, form a matrix of spectral
-    norm one at most. Nothing is reported to the host.
+    What is factorised is N⁻¹ G N⁻¹ + shift I. The shift exceeds the rounding error of G, so a factor exists whatever
+    the rank; should it fail all the same, L = √q I takes its place. Either way L Lᵀ ≥ N⁻¹ G N⁻¹ (its trace is at most
+    q): the vectors, multiplied by (N L)⁻¹, form a matrix of spectral norm one at most. Nothing is reported to the host.
 
-    Returns
-    -------
-    L : Tensor of shape (…, q, q)
-        Lower triangular.
-    norms : Tensor of shape (…, q)
-        The diagonal of N, positive.
-    shift : float
+    Gives L, the norms and the shift.
     """
     q, info = G.shape[-1], torch.finfo(G.dtype)
     norms = G.diagonal(dim1=-2, dim2=-1).clamp_min(info.tiny).sqrt()
@@ -245,208 +393,43 @@ def kernels_for(matrices: Tensor) -> ModuleType | None:
     """Give the kernels for small matrices where they can be used."""
     if not matrices.is_cuda or matrices.dtype != torch.float32:
         return None
-    kernels = find_kernels("cpaan.math.small_kernels", matrices.device)
+    kernels = find_kernels(matrices.device)
     return kernels if kernels is not None and matrices.shape[-1] <= kernels.LARGEST else None
 
 
-OVERSAMPLING = 14
-ITERATIONS = 3
+@lru_cache(maxsize=8)
+def find_kernels(device: torch.device) -> ModuleType | None:
+    """Import `triton_kernels` where they can run on a device: a recent GPU, with Triton."""
+    if not is_recent_gpu(device):
+        return None
+    try:
+        return import_module("cpaan.math.triton_kernels")
+    except ImportError:  # no Triton
+        return None
 
 
-def leading_eigenvectors(
-    apply: Callable[[Tensor], Tensor],
-    dimension: int,
-    batch_shape: tuple[int, ...],
-    m: int,
-    *,
-    dtype: torch.dtype,
-    device: torch.device | str = "cpu",
-    iterations: int = ITERATIONS,
-    oversampling: int = OVERSAMPLING,
-    start: Tensor | None = None,
-) -> tuple[Tensor, Tensor]:
-    r"""Find the eigenpairs of largest absolute eigenvalue of a symmetric operator M.
-
-    Block subspace iteration on an orthonormal block Q of q = m + oversampling columns,
-
-    .. math:: Q \leftarrow \mathrm{orth}\big((M^2 - \tfrac{c^2}{2} I)\, Q\big), \qquad c \approx |\lambda_q|,
-
-    then Rayleigh–Ritz: :math:`Q^T M Q = W \Theta W^T`, :math:`U = Q W`. The filter is
-    :math:`\frac{c^2}{2} T_2(M / c)`, T_2 being Chebyshev's polynomial: it is even, so that both signs of λ
-    converge alike, it flattens every abs λ ≤ c, and with c = 0 it is the plain power iteration, which the first
-    step is. Later steps take the least of the norms of MQ's columns for c. What an even filter cannot do is to part
-    more than q eigenvalues of one absolute value and both signs: there the sum of abs Θ falls short.
-
-    Parameters
-    ----------
-    apply : callable
-        Takes a block (…, D, q) and returns M times the block.
-    dimension : int
-        D, the size of M.
-    batch_shape : tuple of int
-        The leading dimensions "…".
-    m : int
-        How many eigenpairs are wanted; above D, all D of them.
-    dtype, device
-        Where and in which floating-point type to compute.
-    iterations : int
-        Filter steps, two products each; one more product ends them. The number is fixed: nothing is measured.
-    oversampling : int
-        Columns of the block beyond m. Convergence depends on abs λ_{q+1} / abs λ_m.
-    start : Tensor of shape (…, D, k), optional
-        Begin here, for instance at the eigenvectors of a similar matrix; columns that are missing or linearly
-        dependent are taken from the fixed block that is used otherwise.
-
-    Returns
-    -------
-    eigenvalues : Tensor of shape (…, m)
-        By falling absolute value.
-    eigenvectors : Tensor of shape (…, D, m)
-        As columns. Orthonormal where M has rank m or more; beyond its rank columns may be shorter than one.
-
-    Examples
-    --------
-    >>> M = torch.diag(torch.tensor([1.0, -5.0, 0.5, 3.0]))
-    >>> values, vectors = leading_eigenvectors(lambda Y: M @ Y, 4, (), 2, dtype=torch.float32)
-    >>> [round(value, 3) for value in values.tolist()]
-    [-5.0, 3.0]
-    """
-    if m < 1 or iterations < 0 or oversampling < 0:
-        raise InputError(
-            f"m must be 1 or more, iterations and oversampling 0 or more; "
-            f"got m={m}, iterations={iterations}, oversampling={oversampling}."
-        )
-    m = min(m, dimension)
-    Q = _start_block(dimension, min(m + oversampling, dimension), batch_shape, dtype, device, start)
-    scale = None  # of M, so that no square leaves the range of the type
-    for iteration in range(iterations):
-        Z = apply(Q)
-        if scale is None:
-            scale = Z.abs().amax((-2, -1), keepdim=True).clamp_min(torch.finfo(dtype).tiny)
-        Z = Z / scale
-        filtered = apply(Z) / scale
-        if iteration:  # before, the columns of Q are in no order, and c would be no estimate
-            c_squared = Z.square().sum(-2, keepdim=True).amin(-1, keepdim=True)
-            filtered = filtered - Q * (c_squared / 2)
-        # Twice: where one eigenvalue dwarfs the others, columns become all but parallel.
-        Q = orthonormal(orthonormal(filtered))
-    H = Q.mT @ apply(Q)
-    theta, W = eigh_by_size((H + H.mT) / 2)
-    return theta[..., :m], Q @ W[..., :m]
+def is_recent_gpu(device: torch.device) -> bool:
+    """Whether a device is a CUDA GPU with bfloat16 and TensorFloat-32."""
+    return (
+        device.type == "cuda" and torch.version.cuda is not None and torch.cuda.get_device_capability(device) >= AMPERE
+    )
 
 
-def signs_beyond_rounding(theta: Tensor) -> Tensor:
-    """Return sign(λ) of eigenvalues (…, m), with 0 for what differs from zero by rounding alone."""
-    # NOTE[paper]: reading notes, row 11: sign(0) = 0, the shortest of the sub-gradients.
-    size = theta.abs()
-    rounding = 10 * torch.finfo(theta.dtype).eps * size.amax(-1, keepdim=True)
-    return theta.sign() * (size > rounding)
+@contextmanager
+def _tensor_float(allowed: bool) -> Iterator[None]:
+    before = torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = allowed
+    try:
+        yield
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = before
 
 
-def _start_block(
-    dimension: int,
-    columns: int,
-    batch_shape: tuple[int, ...],
-    dtype: torch.dtype,
-    device: torch.device | str,
-    start: Tensor | None,
-) -> Tensor:
-    block = fixed_block(dimension, columns, dtype, torch.device(device)).expand(*batch_shape, dimension, columns)
-    if start is None:
-        return block
-    if start.shape[-2] != dimension:
-        raise InputError(f"start must have shape (…, {dimension}, k); got {tuple(start.shape)}.")
-    given = start.detach()[..., :columns].to(dtype=dtype, device=device)
-    given = given.expand(*batch_shape, *given.shape[-2:])
-    # A trace of the fixed block replaces columns that are zero or repeat others: they would stay so.
-    given = given + torch.finfo(dtype).eps ** 0.25 * block[..., : given.shape[-1]]
-    return orthonormal(torch.cat((given, block[..., given.shape[-1] :]), dim=-1))
+def fast_products() -> AbstractContextManager[None]:
+    """Let a GPU multiply matrices with the eleven leading digits of each factor; sums keep all of float32's."""
+    return _tensor_float(True)
 
 
-@lru_cache(maxsize=64)
-def fixed_block(dimension: int, columns: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Return a block that favours no axis: Gaussian, always the same, orthonormal unless it is wide."""
-    generator = torch.Generator().manual_seed(0)
-    block = torch.randn(dimension, columns, dtype=torch.float64, generator=generator)
-    if columns <= dimension:
-        block = torch.linalg.qr(block).Q
-    return block.to(dtype=dtype, device=device)
-
-
-STEPS = 4
-ROUNDINGS = 8  # a bound on those of cᵀ S c, with tensor cores that multiply in three parts, in the trace of S
-
-
-def leading_combinations(gram: Tensor, positive: int, count: int, steps: int = STEPS) -> Tensor:
-    r"""Find which combinations of given rows are the leading eigenvectors of what the rows make up.
-
-    Rows W of which the first p count as they are and the others negatively make up
-
-    .. math:: M = W^T J W, \qquad J = \mathrm{diag}(1, \dots, 1, -1, \dots, -1).
-
-    With u = Wᵀc, M u = Wᵀ (J S c) and ⟨u, u'⟩ = cᵀ S c' for the Gram matrix S = W Wᵀ, so that subspace iteration,
-    c ← J S c made orthonormal, needs no row.
-
-    Parameters
-    ----------
-    gram : Tensor of shape (…, k, k)
-        S.
-    positive : int
-        p.
-    count : int
-        q, the number of eigenvectors, up to k. Those of the smaller eigenvalues among them have not converged.
-    steps : int
-        Products with S. The number is fixed: nothing is measured.
-
-    Returns
-    -------
-    Tensor of shape (…, k, q)
-        C, with Wᵀ C all but orthogonal and as long as the longest row; where S has a lower rank than q, some columns
-        may be zero or shorter.
-
-    Examples
-    --------
-    >>> W = torch.tensor([[3.0, 0.0, 0.0], [0.0, 2.0, 0.0], [0.0, 0.0, 4.0]])
-    >>> C = leading_combinations(W @ W.T, 2, 1)
-    >>> (W.T @ C).abs().round(decimals=2).flatten()
-    tensor([0., 0., 4.])
-    """
-    C, J = _start_of_combinations(gram.shape[-1], positive, count, gram.dtype, gram.device)
-    kernels = kernels_for(gram)
-    if kernels is not None:
-        found: Tensor = kernels.leading_combinations(
-            gram, C, positive, steps, rounding_of_gram(count, gram.dtype), ROUNDINGS * torch.finfo(gram.dtype).eps
-        )
-        return found
-    S = gram / gram.diagonal(dim1=-2, dim2=-1).amax(-1).clamp_min(torch.finfo(gram.dtype).tiny)[..., None, None]
-    # More than rounding makes of cᵀ S c for a c of length one: with it, no square of a length falls below zero.
-    rounding = ROUNDINGS * torch.finfo(S.dtype).eps * S.diagonal(dim1=-2, dim2=-1).sum(-1, keepdim=True)
-    C, SC = _orthonormal_combinations(C.expand(*S.shape[:-1], count), S @ C, rounding)
-    for _ in range(steps):
-        once = J * SC
-        S_once = S @ once
-        c_squared = (once * S_once).sum(-2, keepdim=True).amin(-1, keepdim=True)
-        C = J * S_once - C * (c_squared / 2)
-        C, SC = _orthonormal_combinations(C, S @ C, rounding)
-    return C
-
-
-def _orthonormal_combinations(C: Tensor, SC: Tensor, rounding: Tensor) -> tuple[Tensor, Tensor]:
-    added = (rounding * C.square().sum(-2)).clamp_min(torch.finfo(C.dtype).tiny)
-    T = whitening(C.mT @ SC + torch.diag_embed(added))
-    return C @ T, SC @ T
-
-
-@lru_cache(maxsize=64)
-def _start_of_combinations(
-    rows: int, positive: int, count: int, dtype: torch.dtype, device: torch.device
-) -> tuple[Tensor, Tensor]:
-    """Begin at the first of the positive rows and at mixtures of the negative ones, with a trace of everything."""
-    axes = min(count // 2, positive) if positive < rows else count
-    start = torch.finfo(dtype).eps ** 0.25 * fixed_block(rows, count, dtype, device)
-    start[:axes, :axes] += torch.eye(axes, dtype=dtype, device=device)
-    if positive < rows:
-        start[positive:, axes:] += fixed_block(rows - positive, count - axes, dtype, device)
-    signs = torch.ones(rows, 1, dtype=dtype, device=device)
-    signs[positive:] = -1
-    return start, signs
+def full_precision() -> AbstractContextManager[None]:
+    """Multiply matrices in all of float32's digits, whatever a GPU was told before; other devices always do."""
+    return _tensor_float(False)

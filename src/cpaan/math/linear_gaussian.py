@@ -2,11 +2,10 @@
 
     c ~ N(μ, Σ_b),   x given c ~ N(c, Σ_w)
 
-It is the model of S. Ioffe, "Probabilistic linear discriminant analysis", ECCV 2006. Everything here is in closed
-form: both covariances are estimated on classes with many examples, and a class with K of them has a Gaussian
-posterior of its centre.
+Everything is in closed form: both covariances are estimated on classes with many examples, and the centre of a class
+with K examples has a Gaussian posterior. Draws take factors F of covariances, Fᵀ F = Σ.
 
-Draws from Gaussians that are given by factors F of their covariances, Fᵀ F = Σ.
+Reference: S. Ioffe, "Probabilistic linear discriminant analysis", ECCV 2006.
 """
 
 from dataclasses import dataclass, replace
@@ -22,18 +21,11 @@ _LEAST_VARIANCE = 1e-12
 
 @dataclass(frozen=True)
 class ClassMoments:
-    """First and second moments of classes, in double precision.
+    """First and second moments of classes, in double precision."""
 
-    Attributes
-    ----------
-    means : Tensor of shape (C, D)
-    counts : integer Tensor of shape (C,)
-    within : Tensor of shape (D, D), the pooled covariance Σ_i (x_i − l_{y_i})(x_i − l_{y_i})ᵀ / (n − C)
-    """
-
-    means: Tensor
-    counts: Tensor
-    within: Tensor
+    means: Tensor  # (C, D)
+    counts: Tensor  # (C,)
+    within: Tensor  # (D, D), the pooled covariance Σ_i (x_i − l_{y_i})(x_i − l_{y_i})ᵀ / (n − C)
 
 
 @dataclass(frozen=True)
@@ -41,37 +33,25 @@ class LinearGaussian:
     """The model in the coordinates in which both covariances are diagonal.
 
     Σ_w = A Aᵀ,   Σ_b = A diag(λ) Aᵀ
-
-    Attributes
-    ----------
-    mean : Tensor of shape (D,), μ
-    axes : Tensor of shape (D, D), A
-    inverse_axes : Tensor of shape (D, D), A⁻¹
-    ratios : Tensor of shape (D,), λ: how far classes lie apart along an axis, in variances within a class
     """
 
-    mean: Tensor
-    axes: Tensor
-    inverse_axes: Tensor
-    ratios: Tensor
+    mean: Tensor  # (D,), μ
+    axes: Tensor  # (D, D), A
+    inverse_axes: Tensor  # (D, D), A⁻¹
+    ratios: Tensor  # (D,), λ: variance between classes along an axis, in variances within a class
 
 
 def class_parts(features: Tensor, labels: Tensor, n_classes: int) -> tuple[Tensor, ...]:
-    """Give the examples of each class.
-
-    >>> class_parts(torch.tensor([[1.0], [2.0], [3.0]]), torch.tensor([1, 0, 1]), 2)
-    (tensor([[2.]]), tensor([[1.],
-            [3.]]))
-    """
+    """Split examples by class."""
     sorted_by_class = features[labels.argsort(stable=True)]
     parts: tuple[Tensor, ...] = sorted_by_class.split(class_counts(labels, n_classes).tolist())
     return parts
 
 
 def class_moments(features: Tensor, labels: Tensor, n_classes: int) -> ClassMoments:
-    """Take the moments of classes, one class at a time, so that few examples are in double precision at once.
+    """Compute the moments of classes, one class at a time to keep few examples in double precision.
 
-    Where no class has two examples, nothing is known of how they vary, and `within` is zero.
+    `within` is zero where no class has two examples.
 
     >>> moments = class_moments(torch.tensor([[0.0], [2.0], [7.0]]), torch.tensor([0, 0, 1]), 2)
     >>> moments.means.flatten(), moments.within
@@ -91,13 +71,7 @@ def class_moments(features: Tensor, labels: Tensor, n_classes: int) -> ClassMome
 def between_covariance(moments: ClassMoments) -> Tensor:
     """Estimate the covariance of class centres from class means, which also carry the noise of their examples.
 
-    Σ_b = [cov(l_1, …, l_C) − Σ_w · mean of 1/n_c]₊
-
-    []₊ sets negative eigenvalues to zero. There must be two classes at least.
-
-    >>> noise = class_moments(torch.tensor([[-1.0], [1.0], [-1.0], [1.0]]), torch.tensor([0, 0, 1, 1]), 2)
-    >>> between_covariance(noise)
-    tensor([[0.]], dtype=torch.float64)
+    Σ_b = [cov(l_1, …, l_C) − Σ_w · mean of 1/n_c]₊, for two classes or more; []₊ sets negative eigenvalues to zero.
     """
     deviations = moments.means - moments.means.mean(0)
     of_means = deviations.T @ deviations / (len(deviations) - 1)
@@ -110,17 +84,12 @@ def between_covariance(moments: ClassMoments) -> Tensor:
 def fit_linear_gaussian(moments: ClassMoments, ridge: float = 1.0) -> LinearGaussian:
     """Estimate the model on classes with many examples.
 
-    Each covariance gets a ridge on its diagonal, which makes up for directions that few classes or few examples
-    leave unknown:
+    Each covariance gets a ridge, in multiples of the mean variance of a coordinate, for directions that few classes or
+    few examples leave unknown:
 
     Σ + ridge · tr(Σ) / D · I
 
-    With a single class nothing is known of how classes differ: λ is infinite, and the posterior follows the shots.
-
-    Parameters
-    ----------
-    moments : moments of the classes
-    ridge : in multiples of the mean variance of a coordinate
+    A single class says nothing about how classes differ: λ is infinite, and the posterior follows the shots.
 
     >>> x = torch.tensor([[0.0], [2.0], [10.0], [12.0]])
     >>> fit_linear_gaussian(class_moments(x, torch.tensor([0, 0, 1, 1]), 2), ridge=0.0).ratios
@@ -133,14 +102,9 @@ def fit_linear_gaussian(moments: ClassMoments, ridge: float = 1.0) -> LinearGaus
 
 
 def diagonalize(mean: Tensor, between: Tensor, within: Tensor) -> LinearGaussian:
-    """Find the coordinates in which both covariances are diagonal.
+    """Find the coordinates in which both covariances, Σ_b and Σ_w, are diagonal.
 
     With Σ_w = L Lᵀ and L⁻¹ Σ_b L⁻ᵀ = U diag(λ) Uᵀ, A = L U.
-
-    Parameters
-    ----------
-    mean : Tensor of shape (D,), μ
-    between, within : Tensors of shape (D, D), Σ_b and Σ_w, positive semi-definite
     """
     variances, vectors = torch.linalg.eigh(within)
     largest = max(float(within.diagonal().mean()), float(between.diagonal().mean()))
@@ -161,16 +125,7 @@ def class_posterior(model: LinearGaussian, centroids: Tensor, shots: Tensor) -> 
 
     m = μ + A diag(λ / (λ + 1/K)) u,   V = A diag(λ / (λ K + 1)) Aᵀ
 
-    Parameters
-    ----------
-    model : the model
-    centroids : Tensor of shape (N, D), l of each class
-    shots : Tensor of shape (N,), K of each class
-
-    Returns
-    -------
-    means : Tensor of shape (N, D), m of each class
-    variances : Tensor of shape (N, D), the diagonal of V in the model's coordinates
+    Takes l, (N, D), and K, (N,), of each class; gives m, (N, D), and the diagonal of V in the model's coordinates.
 
     >>> model = diagonalize(torch.zeros(1), torch.eye(1), torch.eye(1))
     >>> class_posterior(model, torch.tensor([[4.0], [4.0]]), torch.tensor([1, 3]))
@@ -186,13 +141,7 @@ def class_posterior(model: LinearGaussian, centroids: Tensor, shots: Tensor) -> 
 
 
 def covariance_factor(covariance: Tensor) -> Tensor:
-    """Give F with Fᵀ F = Σ for any positive semi-definite Σ, singular ones too.
-
-    >>> F = covariance_factor(torch.tensor([[4.0, 2.0], [2.0, 1.0]]))
-    >>> (F.T @ F).round(decimals=4)
-    tensor([[4., 2.],
-            [2., 1.]])
-    """
+    """Factorise any positive semi-definite Σ, singular ones too, as Fᵀ F."""
     values, vectors = torch.linalg.eigh(covariance)
     factor: Tensor = (vectors * values.clamp_min(0).sqrt()).T
     return factor
@@ -206,25 +155,9 @@ def _with_ridge(covariance: Tensor, ridge: float) -> Tensor:
 
 
 def draw_gaussian(factor: Tensor, number: int, generator: torch.Generator, dtype: torch.dtype) -> Tensor:
-    """Draw from N(0, Fᵀ F).
-
-    x = Fᵀ ε, ε ~ N(0, I)
+    """Draw from N(0, Fᵀ F): x = Fᵀ ε, ε ~ N(0, I).
 
     Multiplies in single precision, in units in which nothing over- or underflows, whatever those of the factor are.
-
-    Parameters
-    ----------
-    factor : Tensor of shape (r, D)
-    number : how many
-    generator : decides the draw
-    dtype : of the result
-
-    Returns
-    -------
-    Tensor of shape (number, D)
-
-    >>> draw_gaussian(torch.zeros(3, 2), 1, torch.Generator(), torch.double)
-    tensor([[0., 0.]], dtype=torch.float64)
     """
     unit, size = to_unit(factor, torch.float32)
     drawn = torch.randn((number, len(factor)), generator=generator) @ unit
@@ -232,23 +165,15 @@ def draw_gaussian(factor: Tensor, number: int, generator: torch.Generator, dtype
 
 
 def draw_mixed(factors: Tensor, ranks: Tensor, classes: Tensor, generator: torch.Generator) -> Tensor:
-    """Draw from N(0, mean of Σ_c over the classes c of a row), for each row of `classes`.
+    """Draw from N(0, mean of Σ_c over the classes c of a row), for each row of `classes`, in single precision.
 
-    Independent draws of the single Gaussians add up to one of their mean: no D × D matrix is ever made or factored.
+    Independent draws of the single Gaussians add up to one of their mean: no D × D matrix is made or factored.
 
     Parameters
     ----------
     factors : Tensor of shape (ranks.sum(), D), those of all classes below one another
-    ranks : integer Tensor of shape (C,), how many rows each class has
+    ranks : integer Tensor of shape (C,), rows of each class
     classes : integer Tensor of shape (n, k), distinct within a row
-    generator : decides the draw
-
-    Returns
-    -------
-    Tensor of shape (n, D), in single precision
-
-    >>> draw_mixed(torch.zeros(2, 3), torch.tensor([1, 1]), torch.tensor([[0, 1]]), torch.Generator())
-    tensor([[0., 0., 0.]])
     """
     drawn = torch.zeros((len(classes), factors.shape[1]))
     starts = ranks.cumsum(0) - ranks
@@ -260,21 +185,13 @@ def draw_mixed(factors: Tensor, ranks: Tensor, classes: Tensor, generator: torch
 
 
 def to_unit(values: Tensor, dtype: torch.dtype) -> tuple[Tensor, float]:
-    """Divide by the largest absolute value, so that a narrower floating type can hold the rest.
-
-    >>> to_unit(torch.tensor([2e30, -4e30], dtype=torch.double), torch.half)
-    (tensor([ 0.5000, -1.0000], dtype=torch.float16), 4e+30)
-    """
+    """Divide by the largest absolute value, so a narrower floating type can hold the rest; gives that value as well."""
     size = float(values.abs().max()) or 1.0
     return (values / size).to(dtype), size
 
 
 def add_centers(deviations: Tensor, centers: Tensor, number: Tensor) -> Tensor:
-    """Add center i to `number[i]` rows, in place, the first center's rows first.
-
-    >>> add_centers(torch.zeros(3, 1), torch.tensor([[1.0], [5.0]]), torch.tensor([2, 1])).flatten()
-    tensor([1., 1., 5.])
-    """
+    """Add center i to `number[i]` rows, in place, the first center's rows first."""
     for rows, center in zip(deviations.split(number.tolist()), centers, strict=True):
         rows.add_(center.to(deviations.dtype))
     return deviations

@@ -1,8 +1,7 @@
-"""The adversarial game between a generator and a classifying discriminator (equation 3 of the paper).
+"""The three terms of the loss: adversarial (equation 3 of the paper), cycle consistency and covariance preservation.
 
-Cycle consistency: a translation there and back ends where it started.
-
-Covariance preservation: synthetic examples vary as the base classes do that they come from.
+Pairs of an episode form a table of N novel classes × M base examples, and weights α of shape (N, M) make its mean the
+expectation over y_n, then over the base examples translated to y_n.
 """
 
 from torch import Tensor
@@ -11,18 +10,8 @@ from cpaan.math.covariance import deviation_factor
 from cpaan.math.ky_fan import covariance_distance
 
 
-def weighted_mean(values: Tensor, weights: Tensor) -> Tensor:
-    """Average over the pairs of an episode, each times its weight: E over y_n, then E over its pairs."""
-    return (values * weights).mean()
-
-
 def real_loss(log_probabilities: Tensor, labels: Tensor) -> Tensor:
-    """−E log D(y | x) over real examples of known classes.
-
-    Parameters
-    ----------
-    log_probabilities : Tensor of shape (…, classes + 1), of a `Discriminator`
-    labels : integer Tensor that broadcasts to (…)
+    """−E log D(y | x) over real examples: what the discriminator pays for classes not recognised.
 
     >>> import torch
     >>> real_loss(torch.tensor([[0.5, 0.3, 0.2]]).log(), torch.tensor([0]))
@@ -38,7 +27,7 @@ def fake_loss(log_probabilities: Tensor, weights: Tensor) -> Tensor:
     >>> fake_loss(torch.tensor([[0.25, 0.25, 0.5]]).log(), torch.tensor([1.0]))
     tensor(0.6931)
     """
-    return -weighted_mean(log_probabilities[..., -1], weights)
+    return -(log_probabilities[..., -1] * weights).mean()
 
 
 def fooling_loss(log_probabilities: Tensor, labels: Tensor, weights: Tensor) -> Tensor:
@@ -50,7 +39,7 @@ def fooling_loss(log_probabilities: Tensor, labels: Tensor, weights: Tensor) -> 
     """
     # NOTE[paper]: the non-saturating form; the printed minimax game has vanishing gradients while the
     # discriminator is ahead.
-    return -weighted_mean(_of_label(log_probabilities, labels), weights)
+    return -(_of_label(log_probabilities, labels) * weights).mean()
 
 
 def _of_label(log_probabilities: Tensor, labels: Tensor) -> Tensor:
@@ -59,33 +48,42 @@ def _of_label(log_probabilities: Tensor, labels: Tensor) -> Tensor:
 
 
 def cycle_loss(returned: Tensor, started: Tensor, weights: Tensor) -> Tensor:
-    """E α ‖G(G'(x)) − x‖² for one direction of the cycle.
-
-    Parameters
-    ----------
-    returned : Tensor of shape (N, M, D), the ends of the cycles
-    started : Tensor that broadcasts to it, the examples that they started from
-    weights : Tensor of shape (N, M)
+    """E α ‖G(G'(x)) − x‖² for one direction of the cycle: a translation there and back ends where it started.
 
     >>> import torch
     >>> cycle_loss(torch.tensor([[[3.0, 4.0]]]), torch.zeros(1, 1, 2), torch.ones(1, 1))
     tensor(25.)
     """
     # NOTE[paper]: the printed norm lost its "− x".
-    return weighted_mean((returned - started).square().sum(-1), weights)
+    return ((returned - started).square().sum(-1) * weights).mean()
 
 
-def heaviest_pairs(class_weights: Tensor, number: int) -> tuple[Tensor, Tensor]:
-    """Keep the base classes of largest weight for each novel class, without changing a class's total.
+def covariance_loss(synthetic: Tensor, counted: Tensor, base_factors: Tensor, weights: Tensor, m: int) -> Tensor:
+    """E over y_n of Σ_b α(y_b, y_n) ‖[Σ_x(y_b) − Σ_G(y_n)]_m‖, the Ky Fan m-norm of covariance differences.
+
+    Σ_G is the covariance of all synthetic examples of y_n about their centroid, the pseudo-prototype.
 
     Parameters
     ----------
-    class_weights : Tensor of shape (N, C)
-    number : how many base classes to keep for each novel class
+    synthetic : Tensor of shape (N, M, D)
+    counted : Tensor of shape (N, M)
+        Whether a synthetic example counts for its class: 0 where the base class is not related to it.
+    base_factors : Tensor of shape (N or 1, P, r, D)
+        Factors of the base covariances that each novel class is compared with; rows are orthogonal, the longest first.
+    weights : Tensor of shape (N, P)
+    m : number of singular values
 
-    Returns
-    -------
-    weights, classes : Tensors of shape (N, number)
+    >>> import torch
+    >>> still = torch.zeros(1, 4, 2)
+    >>> covariance_loss(still, torch.ones(1, 4), torch.eye(2).view(1, 1, 2, 2), torch.ones(1, 1), m=1).round(decimals=3)
+    tensor(1.)
+    """
+    distances = covariance_distance(base_factors, deviation_factor(synthetic, counted), m)
+    return (weights * distances).sum(-1).mean()
+
+
+def heaviest_pairs(class_weights: Tensor, number: int) -> tuple[Tensor, Tensor]:
+    """Keep the `number` base classes of largest weight for each novel class, without changing a class's total.
 
     >>> import torch
     >>> heaviest_pairs(torch.tensor([[0.1, 0.6, 0.3]]), 2)
@@ -102,45 +100,10 @@ def left_out_bound(class_weights: Tensor, number: int, base_factors: Tensor, syn
 
     mean over kept, weighed by α / κ, − Σ_b α d ≤ (1 − κ) max over b of d(b, n), and the same below.
 
-    Parameters
-    ----------
-    class_weights : Tensor of shape (N, C)
-    number : base classes kept for each novel class
-    base_factors : Tensor of shape (C, r, D), rows orthogonal, the longest first
-    synthetic : Tensor of shape (N, M, D)
-    m : number of singular values
-
-    >>> import torch
-    >>> weights = torch.tensor([[0.9, 0.1]])
-    >>> left_out_bound(weights, 1, torch.eye(2).expand(2, 2, 2), torch.zeros(1, 4, 2), m=1).round(decimals=3)
-    tensor(0.1000)
+    `base_factors`, (C, r, D), have orthogonal rows, the longest first; `synthetic` has the shape (N, M, D).
     """
     total = class_weights.sum(-1)
     lost = total - class_weights.topk(number, dim=-1).values.sum(-1)
     largest = base_factors[:, :m].square().sum((-2, -1)).amax()
     variance = deviation_factor(synthetic).square().sum((-2, -1))
     return (lost * (largest + variance)).mean()
-
-
-def covariance_loss(synthetic: Tensor, counted: Tensor, base_factors: Tensor, weights: Tensor, m: int) -> Tensor:
-    """E over y_n of Σ_b α(y_b, y_n) ‖[Σ_x(y_b) − Σ_G(y_n)]_m‖, the Ky Fan m-norm of covariance differences.
-
-    Σ_G is the covariance of all synthetic examples of y_n about their centroid, the pseudo-prototype.
-
-    Parameters
-    ----------
-    synthetic : Tensor of shape (N, M, D)
-    counted : Tensor of shape (N, M)
-        Whether a synthetic example stands for its class: 0 where the base class is not related to it.
-    base_factors : Tensor of shape (N or 1, P, r, D)
-        Factors of the base covariances that each novel class is compared with; rows are orthogonal, the longest first.
-    weights : Tensor of shape (N, P)
-    m : number of singular values
-
-    >>> import torch
-    >>> still = torch.zeros(1, 4, 2)
-    >>> covariance_loss(still, torch.ones(1, 4), torch.eye(2).view(1, 1, 2, 2), torch.ones(1, 1), m=1).round(decimals=3)
-    tensor(1.)
-    """
-    distances = covariance_distance(base_factors, deviation_factor(synthetic, counted), m)
-    return (weights * distances).sum(-1).mean()

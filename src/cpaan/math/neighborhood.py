@@ -3,10 +3,8 @@
 A neighbourhood gives the similarity scores α(y_b, y_n): non-negative, summing to one over the base classes of a
 novel class, and zero outside the translation mapping R(y_n).
 
-The temperature of the soft neighbourhood, calibrated to a wanted number of neighbours.
-
-Without a temperature the softmax over squared distances depends on the units of the features: flat at small
-scales, one-hot at large ones. The perplexity of α, its effective number of base classes, does not.
+A softmax over squared distances depends on the units of the features: flat at small scales, one-hot at large ones. The
+perplexity of α, its effective number of base classes, does not, so the temperature is calibrated to a perplexity.
 """
 
 import math
@@ -19,15 +17,20 @@ from torch import Tensor
 from cpaan.errors import InputError
 from cpaan.math.prototypes import squared_distances
 
+FEWEST_CLASSES = 3  # with two, a class left out has one neighbour whatever the temperature
+HALVINGS = 60
+# Enough for a mean that is stable to a few per mille, and time and memory that grow no faster than the classes.
+MOST_LEFT_OUT = 1000
+
 
 class Neighborhood(Protocol):
     """Similarity of novel to base classes, from their prototypes."""
 
     def similarity(self, novel: Tensor, base: Tensor) -> Tensor:
-        """Give α of shape (novel classes, base classes) from prototypes."""
+        """Compute α, (novel classes, base classes), from prototypes."""
 
     def related(self, similarity: Tensor) -> Tensor:
-        """Give R as a boolean mask over α: which base classes each novel class is paired with."""
+        """Compute R as a mask over α: which base classes each novel class is paired with."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +47,7 @@ class SoftNeighborhood:
     temperature: float
 
     def similarity(self, novel: Tensor, base: Tensor) -> Tensor:
-        """Give the softmax over negative squared distances."""
+        """Compute the softmax over negative squared distances."""
         return torch.softmax(-squared_distances(novel, base) / self.temperature, dim=-1)
 
     def related(self, similarity: Tensor) -> Tensor:
@@ -93,7 +96,7 @@ class UniformNeighborhood:
 
 
 def make_neighborhood(kind: str, *, temperature: float, neighbors: int) -> Neighborhood:
-    """Build a neighbourhood by name: ``soft``, ``hard`` or ``uniform``."""
+    """Build a neighbourhood by name."""
     kinds: dict[str, Neighborhood] = {
         "soft": SoftNeighborhood(temperature),
         "hard": HardNeighborhood(neighbors),
@@ -104,18 +107,8 @@ def make_neighborhood(kind: str, *, temperature: float, neighbors: int) -> Neigh
     return kinds[kind]
 
 
-FEWEST_CLASSES = 3  # with two, a class left out has one neighbour whatever the temperature
-HALVINGS = 60
-# Enough for a mean that is stable to a few per mille, and time and memory that grow no faster than the classes.
-MOST_LEFT_OUT = 1000
-
-
 def mean_perplexity(distances: Tensor, temperature: float) -> Tensor:
-    """Average exp(entropy) of the softmax rows of −distances / temperature.
-
-    >>> mean_perplexity(torch.tensor([[1.0, 1.0, 1e9]]), 1.0)
-    tensor(2.)
-    """
+    """Average exp(entropy) of the softmax rows of −distances / temperature."""
     alpha = torch.softmax(-distances / temperature, dim=-1)
     entropy = -torch.special.xlogy(alpha, alpha).sum(-1)
     mean: Tensor = entropy.exp().mean()
@@ -123,17 +116,11 @@ def mean_perplexity(distances: Tensor, temperature: float) -> Tensor:
 
 
 def calibrated_temperature(prototypes: Tensor, perplexity: float) -> float:
-    """Find the temperature at which left-out base classes have a wanted mean perplexity.
+    """Find the temperature at which left-out base classes have a wanted mean perplexity, above 1.
 
-    Each base prototype in turn plays the novel class; the others are its base classes. Of many, a thousand that are
-    evenly spread play it. A perplexity of at least the number of the others is out of reach and gives a temperature
-    that is nearly uniform.
-
-    Parameters
-    ----------
-    prototypes : Tensor of shape (classes, D)
-    perplexity : float
-        Wanted effective number of neighbours, above 1.
+    Each base prototype, (classes, D), in turn plays the novel class, with the others as its base classes; of many, a
+    thousand that are evenly spread. A perplexity of at least the number of the others is out of reach and gives a
+    nearly uniform α.
 
     >>> line = torch.arange(10.0).unsqueeze(1)
     >>> calibrated_temperature(line, 2.0) < calibrated_temperature(line, 4.0)

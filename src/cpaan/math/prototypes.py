@@ -1,21 +1,16 @@
-"""Class prototypes: the centroids that stand for classes (equation 1 of the paper).
-
-Euclidean distances between examples and between classes.
-"""
+"""Class prototypes (equation 1 of the paper), and Euclidean distances between examples and between classes."""
 
 import torch
 from torch import Tensor
 
 from cpaan.math.rows import Rows, is_large, row_blocks
 
+# Enough for a scale that is stable to a few per mille, and bounded work on any bank.
+MOST_CLASSES, MOST_EXAMPLES = 500, 200
+
 
 def class_counts(labels: Tensor, n_classes: int) -> Tensor:
-    """Count the examples of each class, as integers.
-
-    >>> import torch
-    >>> class_counts(torch.tensor([0, 2, 2]), 3)
-    tensor([1, 0, 2])
-    """
+    """Count the examples of each class, as integers."""
     counts = labels.new_zeros(n_classes)
     return counts.index_add_(0, labels, labels.new_ones(len(labels)))
 
@@ -47,12 +42,8 @@ def prototypes(features: Rows, labels: Tensor, n_classes: int) -> Tensor:
     return sums / class_counts(labels, n_classes).to(sums.dtype).unsqueeze(1)
 
 
-# Enough for a scale that is stable to a few per mille, and bounded work on any bank.
-MOST_CLASSES, MOST_EXAMPLES = 500, 200
-
-
 def squared_distances(left: Tensor, right: Tensor) -> Tensor:
-    """Squared Euclidean distance of every row of `left` to every row of `right`.
+    """Compute the squared Euclidean distance of every row of `left` to every row of `right`.
 
     Subtracts a common origin first: ‖a‖² − 2a·b + ‖b‖² cancels badly far from zero.
 
@@ -70,10 +61,6 @@ def mean_within_class_distance(features: Rows, labels: Tensor, n_classes: int) -
 
     Large banks are thinned evenly to 500 classes of 200 examples; classes with one example are left out.
     Returns 0.0 where no class has two examples.
-
-    >>> x = torch.tensor([[0.0], [1.0], [5.0], [8.0]])
-    >>> mean_within_class_distance(x, torch.tensor([0, 0, 1, 1]), 2)
-    2.0
     """
     stride = -(-n_classes // MOST_CLASSES)
     of_class = torch.argsort(labels, stable=True).split(class_counts(labels, n_classes).tolist())

@@ -1,7 +1,4 @@
-"""The known feature scale in which loss weights and temperatures mean something.
-
-Features in units that do not depend on where they come from: about zero, with a mean square of one.
-"""
+"""Feature scales in which loss weights, temperatures and learning rates keep their meaning."""
 
 from dataclasses import dataclass
 
@@ -11,7 +8,7 @@ from torch import Tensor
 from cpaan.math.prototypes import mean_within_class_distance
 from cpaan.math.rows import Rows, largest_absolute, row_mean
 
-# Below this share of the largest value, what is left of a difference in double precision is rounding.
+# Below this share of the largest value, a difference in double precision is rounding.
 ROUNDING = 1e-14
 
 
@@ -30,19 +27,19 @@ class Scaling:
     factor: float
 
     def apply(self, features: Tensor) -> Tensor:
-        """Bring features into the model's units."""
+        """Convert features into the model's units."""
         return (features - self.origin) * self.factor
 
     def undo(self, features: Tensor) -> Tensor:
-        """Bring features back into the user's units."""
+        """Convert features back into the user's units."""
         return features / self.factor + self.origin
 
 
 def fit_scaling(features: Rows, labels: Tensor, n_classes: int, *, within_distance: float, center: bool) -> Scaling:
     """Choose the scaling that gives a wanted mean within-class distance.
 
-    Where no class varies, the overall spread is scaled instead; where nothing varies, the largest value. What is
-    below rounding counts as no variation.
+    Where no class varies beyond rounding, the overall spread is scaled instead; where nothing varies, the largest
+    value.
     """
     origin = row_mean(features) if center else torch.zeros_like(features[:1][0])
     largest = largest_absolute(features)
@@ -56,14 +53,10 @@ def fit_scaling(features: Rows, labels: Tensor, n_classes: int, *, within_distan
 
 
 def fit_standardization(features: Tensor) -> Scaling:
-    """Choose x → (x − mean) / s, where s² is the mean over all entries of their squared deviation.
+    """Choose x → (x − mean) / s, where s² is the mean over all entries (n, D) of their squared deviation.
 
-    One factor for all features, so that directions and ratios of distances stay as they are. Features that do not
-    vary at all are divided by the largest of them. In double precision any scale from 1e-150 to 1e150 is fine.
-
-    Parameters
-    ----------
-    features : Tensor of shape (n, D)
+    One factor for all features preserves directions and ratios of distances. Features that do not vary at all are
+    divided by the largest of them. In double precision any scale from 1e-150 to 1e150 is fine.
 
     >>> scaling = fit_standardization(torch.tensor([[1.0, 5.0], [3.0, 9.0]], dtype=torch.float64))
     >>> scaling.origin, round(scaling.factor ** -2, 6)
