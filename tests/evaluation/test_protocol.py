@@ -12,8 +12,9 @@ from sklearn.neighbors import KNeighborsClassifier
 from sklearn.svm import SVC
 
 from cpaan.classifiers import LinearClassifier, NearestPrototype
+from cpaan.classifiers.base import class_scores
 from cpaan.errors import InputError
-from cpaan.evaluation.scores import LowShotScores, class_scores, evaluate_low_shot
+from cpaan.evaluation.scores import LowShotScores, evaluate_low_shot
 
 FloatArray = npt.NDArray[np.float64]
 NAMES = np.array([f"class {index}" for index in range(9)])

@@ -28,6 +28,7 @@ from cpaan import (
     PrototypicalNetwork,
 )
 from cpaan.errors import InputError
+from cpaan.evaluation import evaluate_low_shot
 
 GAN = CPAAN(recipe="quick", episodes=3, anchor="shots", random_state=0, device="cpu", novel_per_episode=2, width=8)
 
@@ -161,7 +162,7 @@ def test_wrong_settings_are_refused_at_once() -> None:
         fitted(keep="most")
     with pytest.raises(InputError, match="keep is -1"):
         fitted(keep=-1)
-    with pytest.raises(InputError, match="gives no probabilities or scores"):
+    with pytest.raises(InputError, match="no decision_function and no predict_proba to rank classes by; choose"):
         fitted(classifier=EmpiricalBayes())
 
 
@@ -292,3 +293,18 @@ def test_a_model_of_too_few_base_classes_is_saved_without_an_augmenter(tmp_path:
     np.testing.assert_array_equal(again.predict(X[few]), model.predict(X[few]))
     with pytest.raises(InputError, match="at least 4 base classes"):
         again.add_classes(X[SHOTS], Y[SHOTS])
+
+
+class TwoMinds(LinearSVC):  # type: ignore[misc]
+    """Has probabilities that do not go with its decisions, as an SVC's do not always."""
+
+    def predict_proba(self, X: Any) -> Any:
+        return np.eye(len(self.classes_))[np.zeros(len(X), dtype=int)]
+
+
+def test_the_benchmark_scores_what_is_answered() -> None:
+    model = fitted(classifier=TwoMinds(), keep="all").add_classes(X[SHOTS], Y[SHOTS])
+    answered = 100 * (model.predict(X) == Y).mean()
+    assert answered > 50
+    assert evaluate_low_shot(model.classifier_, X, Y, model.novel_classes_, k=[1]).glsl[1] == pytest.approx(answered)
+    np.testing.assert_array_equal(model.predict_proba(X), model.classifier_.predict_proba(X))

@@ -22,7 +22,7 @@ from cpaan.data.arguments import as_whole_number
 from cpaan.data.containers import FeatureArray, as_features, as_labels
 from cpaan.errors import InputError
 
-FloatArray: TypeAlias = npt.NDArray[np.float64]
+FloatArray: TypeAlias = npt.NDArray[np.floating]
 
 # Below so many features for each eigenvalue, decomposing the whole matrix is faster than a search.
 FEATURES_PER_EIGENVALUE = 16
@@ -55,7 +55,7 @@ def _leading_eigenvalues(rows: FloatArray, weights: FloatArray, m: int) -> Float
         product: FloatArray = ((rows @ vector) * weights) @ rows
         return product
 
-    start = np.random.default_rng(0).normal(size=dimension)  # fixed, so that results repeat
+    start = np.random.default_rng(0).normal(size=(dimension,))  # fixed, so that results repeat
     if not multiply(start).any():
         return np.zeros(m)
     operator = LinearOperator((dimension, dimension), matvec=multiply, dtype=rows.dtype)

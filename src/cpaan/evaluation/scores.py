@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from cpaan.classifiers.base import class_scores
 from cpaan.data.containers import as_labels
 from cpaan.errors import InputError
 
@@ -233,36 +234,3 @@ def evaluate_low_shot(
         glsl_base=percent(~is_novel, None),
         glsl_novel=percent(is_novel, None),
     )
-
-
-def class_scores(classifier: Any, X: Any) -> npt.NDArray[Any]:
-    """Score every class with any fitted scikit-learn classifier, one column per class also for two classes.
-
-    Returns
-    -------
-    ndarray of shape (n, n_classes)
-        In the order of `classes_`.
-
-    Examples
-    --------
-    >>> from sklearn.linear_model import RidgeClassifier
-    >>> binary = RidgeClassifier().fit([[-1.0], [1.0]], ["no", "yes"])
-    >>> class_scores(binary, [[3.0]]).argmax(axis=1)
-    array([1])
-    """
-    for method in ("scores", "decision_function", "predict_proba"):
-        if hasattr(classifier, method):
-            table = np.asarray(getattr(classifier, method)(X))
-            break
-    else:
-        raise InputError(
-            f"{type(classifier).__name__} has no decision_function and no predict_proba to rank classes by"
-        )
-    if table.ndim == 1:
-        table = np.column_stack([-table, table])
-    if table.shape[1] != len(classifier.classes_):
-        raise InputError(
-            f"{type(classifier).__name__} gives {table.shape[1]} scores for "
-            f"{len(classifier.classes_)} classes; it must give one for each class"
-        )
-    return table

@@ -1,8 +1,6 @@
 """The whole job as one scikit-learn classifier: learn base classes once, add new ones as they come, answer with all.
 
 What is kept of base classes, so that a classifier can be trained again without the base data.
-
-One score for each class, from any scikit-learn classifier.
 """
 
 import warnings
@@ -20,7 +18,7 @@ from sklearn.utils.validation import check_is_fitted, has_fit_parameter, validat
 
 from cpaan.augmenters.cpaan import CPAAN
 from cpaan.augmenters.fitting import FEWEST_TO_META_TRAIN
-from cpaan.classifiers.base import FloatArray, ScoreClassifier
+from cpaan.classifiers.base import FloatArray, ScoreClassifier, class_scores, require_scores
 from cpaan.classifiers.linear import LinearClassifier
 from cpaan.classifiers.nearest_prototype import NearestPrototype, weighted_class_means
 from cpaan.data.arguments import as_whole_number
@@ -101,38 +99,6 @@ class ClassMemory:
         deviations *= self.scales[owners, np.newaxis]
         deviations += self.means[owners]
         return deviations, self.classes[owners], (self.counts / self.kept)[owners]
-
-
-_SOURCES = ("scores", "predict_proba", "decision_function")
-
-
-def require_scores(classifier: Any) -> None:
-    """Refuse a classifier that does nothing but choose."""
-    if not any(hasattr(classifier, source) for source in _SOURCES):
-        raise InputError(
-            f"{type(classifier).__name__} gives no probabilities or scores; choose a classifier with predict_proba or "
-            "decision_function"
-        )
-
-
-def class_scores(classifier: Any, X: FloatArray) -> FloatArray:
-    """Score every class, n × classes: by the classifier's own scores, the logarithm of its probabilities or decisions.
-
-    >>> from sklearn.linear_model import LogisticRegression
-    >>> classifier = LogisticRegression().fit([[-1.0], [1.0]], [0, 1])
-    >>> class_scores(classifier, np.zeros((1, 1))).round(2)
-    array([[-0.69, -0.69]])
-    """
-    if hasattr(classifier, "scores"):
-        scores: FloatArray = classifier.scores(X)
-    elif hasattr(classifier, "predict_proba"):
-        with np.errstate(divide="ignore"):  # a probability of zero is a score of minus infinity
-            scores = np.log(classifier.predict_proba(X))
-    else:
-        scores = classifier.decision_function(X)
-        if scores.ndim == 1:  # of two classes, how far the second is ahead
-            scores = np.stack([np.zeros_like(scores), scores], axis=1)
-    return scores
 
 
 KEPT = 100  # base examples of each class, for classifiers that need examples
@@ -380,6 +346,13 @@ class LowShotClassifier(ScoreClassifier):
 
     def _score(self, X: FloatArray) -> FloatArray:
         return class_scores(self.classifier_, X)
+
+    def predict_proba(self, X: Any) -> FloatArray:
+        """Give the probability of each class: the classifier's own, or the softmax of its scores where it has none."""
+        if not hasattr(self, "classifier_") or not hasattr(self.classifier_, "predict_proba"):
+            return super().predict_proba(X)
+        probabilities: FloatArray = self.classifier_.predict_proba(self._read_examples(X))
+        return probabilities
 
 
 def _in_order_of_classes(shots: FeatureSet) -> FeatureSet:
