@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from threadpoolctl import ThreadpoolController
 
 # Multiplications of one operation from which a second thread pays, by benchmarks/threads.py; see docs/performance.md.
-ENOUGH_TO_SHARE = 1e8
+ENOUGH_TO_SHARE = 2.5e8
 
 
 @contextmanager

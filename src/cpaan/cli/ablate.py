@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cpaan.cli.answers import AsJson, answer
+from cpaan.cli.status import doing
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -62,8 +63,11 @@ def ablate(
         seed=seed,
         representation=bank.stem,
     )
+    doing(f"reading {bank}")
     data = load_benchmark(bank, setup)
     origin = {"bank": str(bank), "setup": str(setup)}
+
+    doing("learning from base classes")
 
     def run(varied: "Plan", folder: Path) -> "Sequence[Row]":
         with training_bars() as bars:

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from cpaan.cli.status import doing
+
 if TYPE_CHECKING:
     from cpaan.augmenters.advice import Advice, Prediction
     from cpaan.data.benchmark import BenchmarkData
@@ -34,7 +36,9 @@ def advise(
 
     if rounds < 1:
         raise InputError(f"--rounds must be at least 1, not {rounds}")
+    doing(f"reading {bank}")
     data = load_benchmark(bank, setup, test=test, part=part)
+    doing("holding base classes out as if novel")
     advice = advise_on(data.base_train, _known_novel(data), rounds=rounds, seed=seed)
     typer.echo(json.dumps(_as_object(advice), indent=1) if as_json else _as_text(advice))
 

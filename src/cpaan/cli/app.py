@@ -19,6 +19,7 @@ from cpaan.cli.export import export
 from cpaan.cli.features import features_app
 from cpaan.cli.fit import fit
 from cpaan.cli.report import report
+from cpaan.cli.status import doing, status_line
 from cpaan.cli.tune import tune
 from cpaan.errors import InputError
 
@@ -49,7 +50,8 @@ class Commands(TyperGroup):
         """Run a command; an `InputError` is printed without a traceback."""
         warnings.showwarning = _note
         try:
-            return super().invoke(ctx)
+            with status_line(wanted="--json" not in ctx.args):
+                return super().invoke(ctx)
         except InputError as error:
             typer.secho(f"error: {error}", fg="red", err=True)
             raise typer.Exit(USAGE_ERROR) from error
@@ -109,6 +111,7 @@ def demo(
     from cpaan.demo.processes import load_ahead, usable_processes
 
     processes = usable_processes()
+    doing("making the demonstration")
     with training_bars() as bars:
         loading = bars.count("loading", "libraries")
         loading(0, 1)
@@ -149,13 +152,16 @@ def augment(
     from cpaan.data.folders import require_writable_file
 
     require_writable_file(output)
+    doing(f"reading {novel}")
     shots = read_bank(novel).train
 
+    doing(f"loading {model}")
     from cpaan.methods import load_augmenter
 
     augmenter = load_augmenter(model, device=device)
     if seed is not None:
         augmenter.random_state = seed
+    doing("making examples")
     features, labels = augmenter.augment(shots.features, shots.names, per_class=per_class)
     if not len(features):
         raise InputError(
@@ -163,6 +169,7 @@ def augment(
             "ask for a number with --per-class"
         )
     made = FeatureSet(features, labels)
+    doing(f"writing {output}")
     write_features(output, made)
     facts = {"output": output, "examples": len(made), "classes": made.classes}
     answer(f"{output}: {len(made)} synthetic examples of {made.n_classes} classes", facts, as_json)
@@ -180,6 +187,7 @@ def info(
     """
     from cpaan.cli.describe import described
 
+    doing(f"reading {path}")
     found = described(path)
     width = max(map(len, found))
     answer("\n".join(f"{name:<{width}}  {value}" for name, value in found.items()), found, as_json)

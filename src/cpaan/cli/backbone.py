@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cpaan.cli.answers import AsJson, answer
+from cpaan.cli.status import doing
 from cpaan.errors import InputError
 
 if TYPE_CHECKING:
@@ -92,7 +93,9 @@ def _train(
     from cpaan.representations.images import index_images
     from cpaan.representations.training import Stopped, train_backbone
 
+    doing(f"listing the images of {images}")
     index = index_images(images, classes=None if setup is None else read_image_classes(setup).base)
+    doing("preparing the training, or testing and writing what was trained")
     try:
         with training_bars() as bars:
             backbone = train_backbone(index, settings, output, resume=resume, bars=bars.rate)

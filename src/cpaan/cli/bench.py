@@ -6,6 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from cpaan.cli.answers import AsJson, answer
+from cpaan.cli.status import doing
 from cpaan.errors import InputError
 
 
@@ -100,9 +101,11 @@ def bench(
     )
     _require_reference(reference, listed)
     check_log(log)
+    doing(f"reading {bank}")
     data = load_benchmark(bank, setup, test=test, splits=splits or (), part=part)
     origin: dict[str, Any] = {"bank": str(bank), "setup": str(setup), "test": None if test is None else str(test)}
     origin |= {"splits": [str(path) for path in splits or ()], "part": part}
+    doing("learning from base classes")
     with training_bars() as shown, logged(shown, log, output / "tensorboard") as bars:
         rows = run_benchmark(plan, data, output, jobs=jobs, scheduler=scheduler, bars=bars, origin=origin)
         if log is not None:
@@ -135,6 +138,7 @@ def _print_runs(runs: list[Path], reference: str | None, measure: str, as_json: 
     from cpaan.evaluation.run_folder import RunFolder
     from cpaan.reporting.tables import run_tables
 
+    doing("making the table")
     folders = [RunFolder(run) for run in runs]
     text = run_tables(folders, reference, measure)
     answer(text, _figures([row for folder in folders for row in folder.rows()], measure), as_json)

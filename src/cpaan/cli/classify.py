@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cpaan.cli.answers import AsJson, answer
+from cpaan.cli.status import doing
 from cpaan.errors import InputError
 
 if TYPE_CHECKING:
@@ -34,12 +35,15 @@ def add_classes(
     from cpaan.data.folders import require_model_folder
 
     require_model_folder(output, overwrite=overwrite)
+    doing(f"reading {new}")
     shots = read_bank(new).train
 
+    doing(f"loading {model}")
     from cpaan.low_shot.classifier import LowShotClassifier
 
     classifier = LowShotClassifier.load(model, device=device)
     before = set(classifier.novel_classes_)
+    doing("adding the classes")
     classifier.add_classes(shots.features, shots.names)
     classifier.save(output)
     added = [name for name in shots.classes if name not in before]
@@ -89,8 +93,10 @@ def predict(
     if top is not None and top < 1:
         raise InputError(f"--top must be at least 1, not {top}")
     require_writable_file(output)
+    doing(f"reading {features}")
     rows = read_rows(features)
 
+    doing(f"loading {model}")
     from cpaan.data.folders import csv_text, write_atomically
     from cpaan.low_shot.classifier import LowShotClassifier
 
@@ -101,6 +107,7 @@ def predict(
             "the same representation"
         )
     header, lines, counts = _answers(classifier, rows, top, proba)
+    doing(f"writing {output}")
     write_atomically(output, csv_text(header, lines).encode())
     facts = {"output": output, "examples": len(rows), "columns": header, "predicted": counts}
     answer(f"{output}: {len(rows)} examples, of {len(counts)} of {len(classifier.classes_)} classes", facts, as_json)
@@ -115,6 +122,7 @@ def _answers(
     classes = classifier.classes_.tolist()
     totals, lines = np.zeros(len(classes), dtype=np.int64), []
     for start in range(0, len(rows), BLOCK_ROWS):
+        doing(f"predicting, {start:,} of {len(rows):,} examples done")
         scores = classifier.scores(rows[start : start + BLOCK_ROWS])
         totals += np.bincount(scores.argmax(axis=1), minlength=len(classes))
         lines += _lines(start, scores, classes, top, proba)

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from cpaan.cli.answers import AsJson, answer
+from cpaan.cli.status import doing
 from cpaan.errors import InputError
 
 
@@ -37,12 +38,14 @@ def convert(
     for path in (output, names):
         if path is not None:
             require_writable_file(path)
+    doing(f"reading {source}")
     table = read_table(source)
     # In this order, so that a class has the same number in files of training and of test rows.
     if names is not None:
         table = number_classes(table, names)
     if only is not None:
         table = one_part(table, only)
+    doing(f"writing {output}")
     write_features(output, table.rows, table.is_test, dtype=dtype)
     rows = table.rows
     facts = {"output": output, "examples": len(rows), "classes": rows.n_classes, "features": rows.dimension}

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from cpaan.cli.answers import AsJson, answer
+from cpaan.cli.status import doing
 
 
 def export(
@@ -25,7 +26,9 @@ def export(
     from cpaan.onnx import export_generator
 
     require_writable_file(output)
+    doing(f"loading {model}")
     augmenter = load_augmenter(model, device="cpu")
+    doing(f"writing {output} and comparing it with torch")
     difference = export_generator(augmenter, output)
     text = f"{output}: {augmenter.n_features_in_} features; onnxruntime and torch agree to {difference:.0e}"
     answer(text, {"output": output, "features": augmenter.n_features_in_, "difference": difference}, as_json)

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from cpaan.cli.answers import AsJson, answer
+from cpaan.cli.status import doing
 from cpaan.errors import InputError
 
 features_app = typer.Typer(
@@ -65,11 +66,14 @@ def extract(
 
     if only not in (None, "train", "test"):
         raise InputError(f"--only must be train or test, not {only!r}")
+    doing(f"listing the images of {images}")
     index = index_images(images, classes=None if setup is None else read_image_classes(setup).everything)
     if only is not None:
         index = index.part("train" if only == "train" else "test")
     require_output(index, output, dtype)
+    doing(f"loading {backbone}")
     encoder = find_encoder(backbone, device=choose_device(device), size=size, resize=resize)
+    doing("preparing to extract, or writing the features")
     with training_bars() as bars:
         found = extract_features(
             index,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cpaan.cli.answers import AsJson, answer
+from cpaan.cli.status import doing
 from cpaan.errors import InputError
 
 if TYPE_CHECKING:
@@ -103,12 +104,15 @@ def fit(
         if is_trained(output, augmenter, alone=novel is not None, resume=resume, overwrite=overwrite):
             answer(f"{output}: already trained", {"output": output, "trained_before": True}, as_json)
             return
+        doing(f"reading {base}")
         base_set = _base_classes(base, setup, part)
         novel_set = None if novel is None else read_bank(novel).train
         if hasattr(augmenter, "callbacks"):
             augmenter.callbacks = [_checkpoints(output / CHECKPOINTS, checkpoint_seconds, resume)]
+        doing(f"fitting {method} and what belongs to it")
         with _shown(f"training {method}", log, logs) as augmenter.tell, _told_how_to_resume(output):
             model = _fitted(augmenter, chosen, keep, base_set, novel_set)
+        doing(f"writing {output}")
         model.save(output)
         remove_checkpoints(output)
     facts = {"output": output, "method": method, "base_classes": base_set.n_classes, "base_examples": len(base_set)}

@@ -1,13 +1,16 @@
 """Progress bars with losses and the remaining time."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.progress import BarColumn, TaskID, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bars
+from rich.text import Text
+
+from cpaan.cli.status import being_done, paused_status
 
 if TYPE_CHECKING:
     from cpaan.training.progress import Progress
@@ -67,6 +70,18 @@ class TrainingBars:
         return tell
 
 
+class _BarsAndStatus(Bars):
+    """Bars, and while none of them moves a line that says what is being done."""
+
+    ended = False
+
+    def get_renderables(self) -> Iterable[RenderableType]:
+        """Give what is shown."""
+        yield from super().get_renderables()
+        if not self.ended and all(task.finished for task in self.tasks) and being_done():
+            yield Text(being_done())
+
+
 @contextmanager
 def training_bars() -> Iterator[TrainingBars]:
     """Show bars on the standard error while the block runs."""
@@ -77,5 +92,8 @@ def training_bars() -> Iterator[TrainingBars]:
         TextColumn("{task.fields[note]}"),
         TimeRemainingColumn(elapsed_when_finished=True),
     )
-    with Bars(*columns, console=Console(stderr=True)) as bars:
-        yield TrainingBars(bars)
+    with paused_status(), _BarsAndStatus(*columns, console=Console(stderr=True)) as bars:
+        try:
+            yield TrainingBars(bars)
+        finally:
+            bars.ended = True

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from cpaan.cli.answers import AsJson, answer
+from cpaan.cli.status import doing
 from cpaan.errors import InputError
 from cpaan.extras import missing_extra
 
@@ -44,10 +45,13 @@ def report(
     require_writable_file(output)
     write_figures = None if figures is None else _figure_writer()
     shape = None if pixels is None else parse_pixels(pixels)
+    doing("reading the runs")
     results = Results.of(read_runs(runs), reference)
+    doing(f"writing {output}")
     size = write_page(results, output, measure=measure, images=images, pixels=shape)
     text, written = f"{output}: {size / 1e6:.1f} MB", []
     if write_figures is not None and figures is not None:
+        doing("drawing the figures")
         written = write_figures(results, figures, measure)
         text += f"\n{figures}: {len(written) // 2} figures, each as PDF and PNG"
     answer(text, {"output": output, "bytes": size, "figures": written}, as_json)

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from cpaan.cli.status import doing
+
 if TYPE_CHECKING:
     from cpaan.evaluation.run_folder import Interval
     from cpaan.evaluation.tuning import Setting, Tuning
@@ -75,8 +77,10 @@ def tune(
         seed=seed,
         device=device,
     )
+    doing(f"reading {bank}")
     base = load_benchmark(bank, setup, test=test, part=part).base_train
     interrupted = False
+    doing("trying settings")
     try:
         with training_bars() as bars:
             tell = bars.count("tuning", "settings")
