@@ -233,6 +233,16 @@ def test_another_plan_other_data_and_other_files_are_refused(tmp_path: Path) -> 
         tune(GRID, BASE, tmp_path / "nowhere" / "study.log", trials=1)
 
 
+def test_the_identity_of_the_data_does_not_depend_on_how_much_is_hashed_at_a_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    expected = GRID.identity(BASE)
+    assert expected["data"] == "7bf4b63f1b4c4b45"
+    monkeypatch.setattr("cpaan.data.feature_set._HASHED_NUMBERS", 50)
+    assert GRID.identity(BASE) == expected
+    assert GRID.identity(BASE.take(np.arange(len(BASE))[::-1])) != expected
+
+
 @pytest.mark.usefixtures("asked")
 def test_no_further_setting_is_begun_after_the_time(tmp_path: Path) -> None:
     assert tune(GRID, BASE, tmp_path / "study.log", trials=9, timeout=0).settings == ()

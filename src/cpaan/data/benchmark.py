@@ -8,7 +8,6 @@ Reference: B. Hariharan and R. Girshick, "Low-shot Visual Recognition by Shrinki
 ICCV 2017, arXiv:1606.02819.
 """
 
-import hashlib
 import os
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
@@ -20,7 +19,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from cpaan.data.class_split import Setup, read_setup
-from cpaan.data.feature_set import FeatureSet, IndexArray, raise_unknown, show_names
+from cpaan.data.feature_set import FeatureSet, IndexArray, raise_unknown, sha256_of, show_names
 from cpaan.data.files import read_bank, read_table
 from cpaan.data.hdf5 import Hdf5Features, is_hdf5
 from cpaan.data.low_shot import ShotSource
@@ -107,13 +106,8 @@ class BenchmarkData:
         there are and which ones the split files choose.
         """
         source = self.shot_source
-        digest = hashlib.sha256()
         spread = [rows[_spread(len(rows))] for rows in source.members]
-        parts = (self.base_train, self.base_test, self.novel_test, source.take(np.concatenate(spread)))
-        for part in parts:
-            digest.update(f"{part.features.dtype} {part.features.shape} {part.classes!r}".encode())
-            digest.update(np.ascontiguousarray(part.labels).data)
-            digest.update(np.ascontiguousarray(part.features).data)
+        digest = sha256_of(self.base_train, self.base_test, self.novel_test, source.take(np.concatenate(spread)))
         for rows in source.members + source.split_rows:
             digest.update(f"{rows.shape}".encode())
             digest.update(np.ascontiguousarray(rows).data)

@@ -4,6 +4,7 @@ Class names and indices into them: reading, checking and naming them in messages
 """
 
 import difflib
+import hashlib
 from collections import Counter
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
@@ -184,6 +185,7 @@ def as_indices(labels: Any, length: int, n_classes: int) -> IndexArray:
 
 
 _Scalar = TypeVar("_Scalar", bound=np.generic)
+_HASHED_NUMBERS = 2**24  # at a time
 
 
 @dataclass(frozen=True, slots=True, eq=False, init=False, repr=False)
@@ -480,6 +482,18 @@ class FeatureSet:
             raise_unknown([label], columns, noun="column")
         features = frame.drop(columns=label) if container == "pandas" else frame.drop(label)
         return cls(features, frame[label])
+
+
+def sha256_of(*sets: FeatureSet) -> "hashlib._Hash":
+    """Hash features, labels and classes, in blocks: features may be mapped from a file larger than memory."""
+    digest = hashlib.sha256()
+    for each in sets:
+        digest.update(f"{each.features.dtype} {each.features.shape} {each.classes!r}".encode())
+        digest.update(np.ascontiguousarray(each.labels).data)
+        rows = max(1, _HASHED_NUMBERS // each.dimension)
+        for start in range(0, len(each), rows):
+            digest.update(np.ascontiguousarray(each.features[start : start + rows]).data)
+    return digest
 
 
 def _read_only(array: npt.NDArray[_Scalar]) -> npt.NDArray[_Scalar]:

@@ -48,7 +48,7 @@ def mean_pairwise_distance(X: Any) -> float:
 
 
 def diversity(X: Any, y: Any) -> float:
-    """Mean pairwise distance within a class, averaged over classes.
+    """Mean pairwise distance within a class, averaged over classes; NaN if no class has two examples.
 
     Parameters
     ----------
@@ -56,11 +56,6 @@ def diversity(X: Any, y: Any) -> float:
         Examples.
     y : sequence of n labels
         Their classes, which all count the same. Classes with one example are skipped.
-
-    Returns
-    -------
-    float
-        NaN if every class is skipped, as with real examples at one shot.
 
     Examples
     --------
@@ -74,7 +69,7 @@ def covariance_distance(X_synthetic: Any, y_synthetic: Any, X_real: Any, y_real:
     """Distance between the covariances of synthetic and real examples of a class, averaged over classes.
 
     Mean over c of ‖Σ_c(synthetic) − Σ_c(real)‖_m, where Σ is the population covariance (1/n) and ‖·‖_m the
-    Ky Fan m-norm, the sum of the m largest singular values.
+    Ky Fan m-norm, the sum of the m largest singular values; in the squared unit of the features.
 
     Parameters
     ----------
@@ -84,11 +79,6 @@ def covariance_distance(X_synthetic: Any, y_synthetic: Any, X_real: Any, y_real:
         Their classes. Only classes that occur on both sides count; one example has covariance zero.
     m : int, default=10
         How many singular values to add up.
-
-    Returns
-    -------
-    float
-        0 or more, in the squared unit of the features.
 
     Examples
     --------
@@ -128,7 +118,7 @@ def spread(X_synthetic: Any, y_synthetic: Any, X_real: Any, y_real: Any, m: int 
 
 
 def coverage(real: Any, synthetic: Any, radius: float) -> float:
-    """Share of real examples that have a synthetic one nearby.
+    """Share of real examples that have a synthetic one nearby; high only if no region is missed.
 
     (1/n) Σ_i 1[min_j ‖x_i − x̃_j‖ ≤ radius]
 
@@ -141,11 +131,6 @@ def coverage(real: Any, synthetic: Any, radius: float) -> float:
     radius : float
         Largest distance that counts as near, 0 or more.
 
-    Returns
-    -------
-    float
-        From 0 to 1; high only if the synthetic examples miss no region of the real distribution.
-
     Examples
     --------
     >>> coverage([[0.0, 0.0], [5.0, 0.0]], [[0.3, 0.4]], radius=0.5)
@@ -153,7 +138,7 @@ def coverage(real: Any, synthetic: Any, radius: float) -> float:
     """
     if not 0 <= radius < math.inf:
         raise InputError(f"radius must be a finite number of 0 or more, got {radius}")
-    targets, examples = _tensors(real, synthetic, "real", "synthetic")
+    targets, examples = map(_tensor, _read_pair(real, synthetic, "real", "synthetic"))
     covered = 0
     for rows in _row_blocks(len(targets), len(examples)):
         covered += int((_distances(targets[rows], examples).amin(dim=1) <= radius).sum())
@@ -161,7 +146,7 @@ def coverage(real: Any, synthetic: Any, radius: float) -> float:
 
 
 def energy_distance(first: Any, second: Any) -> float:
-    """Energy distance of two samples (Székely and Rizzo), without a square root.
+    """Energy distance of two samples (Székely and Rizzo), without a square root, in the unit of the features.
 
     2 E‖A − B‖ − E‖A − A'‖ − E‖B − B'‖
 
@@ -175,17 +160,12 @@ def energy_distance(first: Any, second: Any) -> float:
     second : array-like of shape (m, D)
         Examples of B.
 
-    Returns
-    -------
-    float
-        0 or more, in the unit of the features.
-
     Examples
     --------
     >>> energy_distance([[0.0], [2.0]], [[1.0]])
     1.0
     """
-    left, right = _tensors(first, second, "first", "second")
+    left, right = map(_tensor, _read_pair(first, second, "first", "second"))
     between = _mean_distance(left, right)
     result = 2 * between - _mean_distance(left, left) - _mean_distance(right, right)
     return max(0.0, result)  # rounding may leave it just below zero
@@ -277,8 +257,12 @@ def _mean_pairwise_distance(deviations: Tensor) -> float:
 
 def _deviations(features: FeatureArray) -> Tensor:
     """Centre features in double precision; far from the origin, distances would lose their digits."""
-    examples = torch.from_numpy(features.astype(np.float64))
+    examples = _tensor(features)
     return examples.sub_(examples.mean(0))
+
+
+def _tensor(features: FeatureArray) -> Tensor:
+    return torch.from_numpy(features.astype(np.float64))
 
 
 def _mean_distance(left: Tensor, right: Tensor) -> float:
@@ -294,11 +278,6 @@ def _distances(left: Tensor, right: Tensor) -> Tensor:
 def _row_blocks(n_rows: int, entries_per_row: int) -> Iterator[slice]:
     blocks: Iterator[slice] = gen_batches(n_rows, max(1, MOST_ENTRIES // entries_per_row))
     return blocks
-
-
-def _tensors(first: Any, second: Any, first_name: str, second_name: str) -> tuple[Tensor, Tensor]:
-    left, right = _read_pair(first, second, first_name, second_name)
-    return torch.tensor(left.astype(np.float64)), torch.tensor(right.astype(np.float64))
 
 
 def _read_pair(first: Any, second: Any, first_name: str, second_name: str) -> tuple[FeatureArray, FeatureArray]:

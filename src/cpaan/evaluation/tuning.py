@@ -13,7 +13,7 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,11 +23,10 @@ from numpy.typing import NDArray
 from sklearn.model_selection import ParameterGrid
 
 from cpaan.augmenters.cpaan import CPAAN
-from cpaan.augmenters.plan import fingerprint
 from cpaan.centers.search import corrected_interval
 from cpaan.classifiers.meta import MetaClassifier
 from cpaan.data.benchmark import BenchmarkData
-from cpaan.data.feature_set import FeatureSet
+from cpaan.data.feature_set import FeatureSet, sha256_of
 from cpaan.data.folders import require_writable_file
 from cpaan.data.low_shot import ShotSource
 from cpaan.data.untrusted import require_file
@@ -57,6 +56,7 @@ FEWEST_EXAMPLES = 2  # of a remaining class: one to train on, one to test
 QUERY_SHARE = 4  # test at most a quarter of the examples of a remaining class
 STARTUP = 5  # trials to finish before others are pruned against their median
 NAME = "cpaan"  # of the study
+DIGITS = 16  # of the data's hash
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,7 @@ class TuningPlan:
     def identity(self, base: FeatureSet) -> dict[str, Any]:
         """Collect what must not change when a study resumes, as JSON reads it back."""
         plan = {name: value for name, value in asdict(self).items() if name != "device"}
-        found: dict[str, Any] = json.loads(json.dumps({**plan, "data": fingerprint(base)}))
+        found: dict[str, Any] = json.loads(json.dumps({**plan, "data": sha256_of(base).hexdigest()[:DIGITS]}))
         return found
 
 
@@ -302,27 +302,19 @@ def _grid(recipe: Recipe, n_base: int) -> Space:
 
 def _wide(recipe: Recipe, n_base: int) -> Space:
     optuna = require_optuna().distributions
-
-    def real(own: float, factor: float) -> Any:
-        return optuna.FloatDistribution(own / factor, own * factor, log=True)
-
-    def whole(low: int, high: int) -> Any:
-        return optuna.IntDistribution(low, high, log=True)
-
-    space = {
-        "cycle_weight": real(recipe.cycle_weight, 30),
-        "covariance_weight": real(recipe.covariance_weight, 30),
+    real, whole = partial(optuna.FloatDistribution, log=True), partial(optuna.IntDistribution, log=True)
+    ratios = {"cycle_weight": 30, "covariance_weight": 30, "learning_rate": 10, "within_distance": 5}
+    space = {name: real(getattr(recipe, name) / ratio, getattr(recipe, name) * ratio) for name, ratio in ratios.items()}
+    space |= {
         "ky_fan_rank": whole(1, MOST_RANK),
         "novel_per_episode": whole(2, max(2, min(MOST_NOVEL, n_base // 2))),
         "shots_per_episode": whole(1, MOST_SHOTS),
-        "learning_rate": real(recipe.learning_rate, 10),
         "width": optuna.CategoricalDistribution((recipe.width // 2, recipe.width, 2 * recipe.width)),
         "generator": optuna.CategoricalDistribution(("plain", "residual")),
         "covariance_pairs": optuna.CategoricalDistribution((1, 2, 4, 8, "all")),
-        "within_distance": real(recipe.within_distance, 5),
     }
     if recipe.temperature == "calibrated":
-        space["perplexity"] = optuna.FloatDistribution(2.0, 30.0, log=True)
+        space["perplexity"] = real(2.0, 30.0)
     return space
 
 
