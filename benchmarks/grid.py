@@ -27,10 +27,10 @@ from pathlib import Path
 from typing import Any
 
 from cpaan.data.benchmark import BenchmarkData, load_benchmark
-from cpaan.evaluation.benchmark import SHOTS, Plan, normalize
-from cpaan.evaluation.cell import Cell, Row, run_cell
-from cpaan.evaluation.fitted_methods import Learned, learn
-from cpaan.evaluation.run_folder import MODELS
+from cpaan.evaluation.benchmark import Plan, normalize
+from cpaan.evaluation.cell import Cell, run_cell
+from cpaan.evaluation.fitted_methods import FittedMethods, fit_methods
+from cpaan.evaluation.run_folder import MODELS, SHOTS, Row
 from cpaan.methods import Settings, make_augmenter
 from cpaan.reporting.tables import markdown_table
 
@@ -76,10 +76,10 @@ def measure_grid(options: argparse.Namespace, method: str, classifier: str, fold
     return {**second, "training": {name: first[name] - second[name] for name in first}}
 
 
-def timed_cell(data: BenchmarkData, learned: Learned, cell: Cell) -> tuple[float, list[Row]]:
+def timed_cell(data: BenchmarkData, fitted: FittedMethods, cell: Cell) -> tuple[float, list[Row]]:
     """Evaluate a cell; give its processor seconds and its rows."""
     start = time.process_time()
-    rows = run_cell(data, learned, cell)
+    rows = run_cell(data, fitted, cell)
     return time.process_time() - start, rows
 
 
@@ -91,7 +91,8 @@ def compare(options: argparse.Namespace, method: str, data: BenchmarkData, model
         for settings in ({}, {"precision": "double"})
     )
     fast, plain = (
-        learn({name: "linear"}, data.base_train, each.method_settings(), models, None) for each in (plan, plain_plan)
+        fit_methods({name: "linear"}, data.base_train, each.method_settings(), models, None)
+        for each in (plan, plain_plan)
     )
     totals, worst = [0.0, 0.0], 0.0
     for cell in plan.cells():

@@ -169,7 +169,7 @@ def test_networks_are_not_built_larger_than_their_weights(models: Path, tmp_path
         ({"config": {"feature_names": ["a"]}}, "1 names of 3 features"),
         ({"config": {"keep": {}}}, "keep is"),
         ({"config": {"classifier/kind": "os"}}, "does not know"),
-        ({"config": {"classifier/numbers": {"predict": 1}}}, "no classifier learns"),
+        ({"config": {"classifier/numbers": {"predict": 1}}}, "unexpected attribute 'predict'"),
         ({"config": {"classifier/numbers": {"n_features_in_": 5}}}, "damaged classifier"),
         ({"tensors": {"base.kept": torch.full((8,), 10**12)}}, "must add up to 0 rows"),
         ({"tensors": {"base.counts": torch.full((8,), -1)}}, "no examples"),

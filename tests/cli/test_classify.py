@@ -160,7 +160,7 @@ def test_fit_keeps_what_is_asked_for(here: Path) -> None:
 
 def test_what_cannot_be_used_is_refused(here: Path) -> None:
     done("fit", "bank.npz", "--setup", "setup.json", "-o", "M", *CLOSED_FORM)
-    assert_refused(cpaan("add-classes", "M", "bank.npz", "-o", "M2"), "base classes already: 'kind 0'")
+    assert_refused(cpaan("add-classes", "M", "bank.npz", "-o", "M2"), "already base classes: 'kind 0'")
     assert_refused(cpaan("add-classes", "M", "new.npz", "-o", "M"), "holds a model already")
     write_features("wide.npz", FeatureSet(np.ones((2, 7)), ["a", "b"]))
     assert_refused(cpaan("add-classes", "M", "wide.npz", "-o", "M2"), "7 features")
@@ -188,4 +188,4 @@ def test_what_cannot_be_used_is_refused(here: Path) -> None:
 def test_a_model_for_given_novel_classes_has_no_classifier(here: Path) -> None:
     write_features("few.npz", read_features("bank.npz").select(["kind 0", "kind 1"]))
     done("fit", "few.npz", "--novel", "new.npz", "-o", "M", *FAST)
-    assert_refused(cpaan("predict", "M", "test.npz", "-o", "out.csv"), "no classifier beside it")
+    assert_refused(cpaan("predict", "M", "test.npz", "-o", "out.csv"), "without a classifier")

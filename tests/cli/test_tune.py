@@ -10,7 +10,7 @@ from cpaan.cli.app import app
 from cpaan.cli.tune import _as_text
 from cpaan.data.feature_set import FeatureSet
 from cpaan.data.files import write_features
-from cpaan.evaluation import tuning_study
+from cpaan.evaluation import tuning
 from cpaan.evaluation.tuning import Setting, Tuning
 
 pytest.importorskip("optuna", reason="needs the extra 'tune'")
@@ -69,7 +69,7 @@ def test_stopping_it_prints_what_was_found(bank: Path, monkeypatch: pytest.Monke
     def stop(*_: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(tuning_study, "_work", stop)
+    monkeypatch.setattr(tuning, "_work", stop)
     result = tune(bank, "--trials", 9)
     assert result.exit_code == 130
     assert "trial" in result.stdout
@@ -80,7 +80,7 @@ def test_what_is_given_wrongly_is_refused(bank: Path) -> None:
     for arguments, message in (
         (["--trials", 0], "must be at least 1"),
         (["--space", "narrow"], "unknown space 'narrow'"),
-        (["--classifier", "nearest-prototype", "--set", "anchor=center"], "alike to nearest-prototype"),
+        (["--classifier", "nearest-prototype", "--set", "anchor=center"], "scores all numbers alike"),
         (["--shots", "1,50"], "too few for 2 folds"),
     ):
         result = tune(bank, *arguments)

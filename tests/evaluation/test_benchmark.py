@@ -3,7 +3,9 @@
 import json
 import os
 import signal
+import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +21,9 @@ from cpaan.data.benchmark import BenchmarkData
 from cpaan.data.feature_set import FeatureSet
 from cpaan.data.low_shot import ShotSource
 from cpaan.errors import InputError
-from cpaan.evaluation.benchmark import Plan, normalize, run_benchmark
-from cpaan.evaluation.cell import Normalization, run_cell
-from cpaan.evaluation.executors import run_in_processes, run_on_dask
-from cpaan.evaluation.run_folder import RunFolder, paired_differences, summarize_rows
+from cpaan.evaluation.benchmark import Plan, normalize, run_benchmark, run_in_processes, run_on_dask
+from cpaan.evaluation.cell import run_cell
+from cpaan.evaluation.run_folder import RunFolder
 from cpaan.training.progress import Progress
 
 SETTINGS: dict[str, Any] = {"episodes": 2, "width": 8, "novel_per_episode": 4, "batch_size": 60, "device": "cpu"}
@@ -175,6 +176,35 @@ def test_a_dask_cluster_gives_the_same_bits_even_if_a_worker_dies(
     assert without_time(rows) == without_time(finished[1])
 
 
+class Meeting:
+    """What is read only by processes that are reading it at the same time."""
+
+    def __init__(self, folder: Path, number: int) -> None:
+        self.folder, self.number = folder, number
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"folder": self.folder, "number": self.number}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        (self.folder / str(os.getpid())).touch()
+        end = time.monotonic() + 600
+        while len(list(self.folder.iterdir())) < self.number:
+            if time.monotonic() > end:
+                raise TimeoutError("waited in vain for the others to begin")
+            time.sleep(0.05)
+
+
+def size_of(meeting: Meeting, much: bytes, task: int) -> int:
+    return len(much) + task
+
+
+def test_processes_that_are_sent_much_begin_together(tmp_path: Path) -> None:
+    much = bytes(2**22)  # more than a pipe holds
+    found = run_in_processes(size_of, (Meeting(tmp_path, 2), much), [(1,), (2,)], jobs=2)
+    assert sorted(found) == [len(much) + 1, len(much) + 2]
+
+
 def test_an_error_in_a_process_reaches_the_caller() -> None:
     with pytest.raises(ZeroDivisionError):
         list(run_in_processes(divmod, (1,), [(1,), (0,)], jobs=2))
@@ -234,26 +264,10 @@ def test_normalizations_do_what_they_say() -> None:
         centred.novel_test.features, T / np.linalg.norm(T, axis=1, keepdims=True), rtol=1e-4, atol=1e-6
     )
     np.testing.assert_allclose(np.linalg.norm(centred.shots(0, 2).features, axis=1), 1, rtol=1e-5)
-    zero = FeatureSet([[0.0, 0.0], [3.0, 4.0]], ["a", "b"])
-    assert np.isfinite(Normalization.fitted("l2", zero).apply(zero).features).all()
+    zero = replace(data, base_test=FeatureSet(0 * data.base_test.features, data.base_test.names))
+    np.testing.assert_array_equal(normalize(zero, "l2").base_test.features, 0)
     with pytest.raises(InputError, match="none, l2, center-l2"):
         normalize(data, "l1")
-
-
-def test_paired_differences_remove_what_trials_have_in_common() -> None:
-    rng = np.random.default_rng(0)
-    luck = rng.normal(0, 5, size=6)
-    same = {"representation": "r", "setting": "LSL", "shots": 1}
-    rows = [
-        {**same, "method": m, "trial": t, "top5": 50 + luck[t] + gain + rng.normal(0, 0.1)}
-        for m, gain in (("ours", 2.0), ("theirs", 0.0))
-        for t in range(6)
-    ]
-    difference = paired_differences(rows, "theirs")[("ours", "r"), "LSL", 1]
-    assert difference.mean == pytest.approx(2.0, abs=0.2)
-    assert difference.half_width < 0.1 * summarize_rows(rows)[("ours", "r"), "LSL", 1].half_width
-    with pytest.raises(InputError, match="'nobody' is not in the run, which has ours, theirs"):
-        paired_differences(rows, "nobody")
 
 
 def test_generated_examples_reach_the_classifier(finished: tuple[Path, list[dict[str, Any]]]) -> None:

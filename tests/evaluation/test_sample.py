@@ -8,14 +8,16 @@ from typing import Any
 import numpy as np
 import pytest
 
+from cpaan import CPAAN
 from cpaan.data.benchmark import BenchmarkData
 from cpaan.data.feature_set import FeatureSet
 from cpaan.data.low_shot import ShotSource
 from cpaan.errors import InputError
 from cpaan.evaluation.benchmark import Plan, run_benchmark
-from cpaan.evaluation.figure_data import MOST_NUMBERS, real_sample
-from cpaan.evaluation.fitted_methods import learn
-from cpaan.evaluation.sample import REAL, SAMPLE, RealSample, part_path, read_sample, write_part
+from cpaan.evaluation.fitted_methods import fit_methods
+from cpaan.evaluation.run_folder import SAMPLE
+from cpaan.evaluation.sample import MOST_NUMBERS, REAL, RealSample, part_path, read_sample, real_sample, write_part
+from cpaan.training.bank import draw_categories
 
 SETTINGS: dict[str, Any] = {"episodes": 2, "width": 8, "novel_per_episode": 4, "batch_size": 60, "device": "cpu"}
 SETTINGS["search_rounds"] = 1
@@ -75,12 +77,26 @@ def test_each_method_that_makes_examples_has_its_own(run: Path) -> None:
     assert made.alpha_novel == tuple(f"c{c:02d}" for c in range(8, 20))
     assert set(made.alpha_base) <= {f"c{c:02d}" for c in range(8)}
     assert (made.alpha.sum(1) <= 1.001).all()
-    # The base class that lends most is the one whose prototype is nearest.
-    real = sample.real
-    for index, name in enumerate(real.classes):
-        row = made.alpha[made.alpha_novel.index(name)]
-        assert made.alpha_base[int(row.argmax())] == real.base_classes[real.nearest[index][0]]
     assert not len(sample.made["smote"].alpha)
+
+
+def test_the_neighbourhood_is_the_one_that_base_classes_are_drawn_by(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sample, shots, drawn = read_sample(run, METHODS), bank().shots(0, 2), []
+
+    def watched(weights: Any, *others: Any) -> Any:
+        drawn.append(weights)
+        return draw_categories(weights, *others)
+
+    monkeypatch.setattr("cpaan.augmenters.model.draw_categories", watched)
+    model = CPAAN.load(run / "models" / "ccov-gan", device="cpu")
+    model.augment(shots.features, shots.names)
+    assert model.model_.center is not None  # about which examples are made, and not about the mean of the shots
+    assert sample is not None
+    made = sample.made["ccov-gan"]
+    lenders = [int(name[1:]) for name in made.alpha_base]
+    np.testing.assert_allclose(made.alpha, drawn[0][:, lenders], rtol=2e-3, atol=1e-4)
 
 
 def test_a_run_without_a_sample_gets_one_and_learns_nothing_anew(
@@ -93,9 +109,9 @@ def test_a_run_without_a_sample_gets_one_and_learns_nothing_anew(
 
     def watched(names: Any, *others: Any) -> Any:
         wanted.append([*names])
-        return learn(names, *others)
+        return fit_methods(names, *others)
 
-    monkeypatch.setattr("cpaan.evaluation.benchmark.learn", watched)
+    monkeypatch.setattr("cpaan.evaluation.benchmark.fit_methods", watched)
     models = sorted((tmp_path / "run" / "models").glob("*/*"))
     before = [path.stat().st_mtime_ns for path in models]
     run_benchmark(PLAN, bank(), tmp_path / "run")

@@ -9,8 +9,19 @@ import pytest
 
 from cpaan.data.feature_set import FeatureSet
 from cpaan.errors import InputError
-from cpaan.evaluation.tuning import Choice, Scorer, Setting, Tuning, TuningPlan, held_out_fold, make_space, paired_gain
-from cpaan.evaluation.tuning_study import open_study, read_tuning, tune
+from cpaan.evaluation.tuning import (
+    Scorer,
+    Setting,
+    Tuning,
+    TuningPlan,
+    held_out_fold,
+    make_space,
+    open_study,
+    paired_gain,
+    read_tuning,
+    rounded,
+    tune,
+)
 from cpaan.gan.objective import find_variant
 from cpaan.gan.recipe import PAPER, QUICK
 
@@ -80,26 +91,27 @@ def test_small_classes_are_not_held_out_and_too_few_classes_are_refused() -> Non
 
 
 def test_the_grid_lies_about_the_recipes_own_numbers() -> None:
-    grid = {
-        d.name: d.values for d in make_space("paper", PAPER, find_variant("ccov-gan"), 300, {}) if isinstance(d, Choice)
-    }
-    assert grid == {
+    grid = make_space("paper", PAPER, find_variant("ccov-gan"), 300, {})
+    assert {name: distribution.choices for name, distribution in grid.items()} == {
         "cycle_weight": (1.0, 5.0, 25.0),
         "covariance_weight": (0.1, 0.5, 2.5),
         "ky_fan_rank": (5, 10, 20),
         "novel_per_episode": (10, 20, 40),
         "shots_per_episode": (5, 10, 20),
     }
-    few = {d.name: d for d in make_space("paper", QUICK, find_variant("ccyc-gan"), 12, {"shots_per_episode": 3})}
-    assert few == {
-        "cycle_weight": Choice("cycle_weight", (10.0, 50.0, 250.0)),
-        "novel_per_episode": Choice("novel_per_episode", (3, 6)),
+    few = make_space("paper", QUICK, find_variant("ccyc-gan"), 12, {"shots_per_episode": 3})
+    assert {name: distribution.choices for name, distribution in few.items()} == {
+        "cycle_weight": (10.0, 50.0, 250.0),
+        "novel_per_episode": (3, 6),
     }
-    wide = {d.name for d in make_space("wide", QUICK, find_variant("ccov-gan"), 40, {})}
-    assert wide > {"learning_rate", "width", "perplexity", "covariance_pairs", "within_distance", "generator"}
-    assert "perplexity" not in {d.name for d in make_space("wide", PAPER, find_variant("ccov-gan"), 40, {})}
+    assert [rounded(value) for value in (0.00123456, 12345.6, 0.0)] == [0.00123, 12300.0, 0.0]
+    wide = make_space("wide", QUICK, find_variant("ccov-gan"), 40, {})
+    assert set(wide) > {"learning_rate", "width", "perplexity", "covariance_pairs", "within_distance", "generator"}
+    assert "perplexity" not in make_space("wide", PAPER, find_variant("ccov-gan"), 40, {})
     with pytest.raises(InputError, match="unknown space 'narrow'; choose one of paper, wide"):
         make_space("narrow", QUICK, find_variant("ccov-gan"), 40, {})
+    with pytest.raises(InputError, match="nothing is left to tune: --set fixes every number"):
+        make_space("paper", PAPER, find_variant("ccov-gan"), 300, grid)
 
 
 @pytest.mark.parametrize(
@@ -107,8 +119,8 @@ def test_the_grid_lies_about_the_recipes_own_numbers() -> None:
     [
         ({"method": "smote"}, "smote has no numbers to tune"),
         ({"method": "linear"}, "linear makes no examples"),
-        ({"classifier": "maml"}, "maml is trained itself"),
-        ({"classifier": "nearest-prototype"}, "all numbers are alike to nearest-prototype"),
+        ({"classifier": "maml"}, "maml is itself trained"),
+        ({"classifier": "nearest-prototype"}, "nearest-prototype scores all numbers alike"),
         ({"folds": 1}, "folds must be at least 2"),
         ({"shots": (0, 5)}, "shots must be whole numbers of at least 1"),
         ({"normalize": "l3"}, "unknown normalization"),
@@ -209,16 +221,26 @@ def test_a_wide_space_is_searched_and_what_does_not_go_together_is_given_up(tmp_
 def test_another_plan_other_data_and_other_files_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "study.log"
     tune(GRID, BASE, path, trials=1, confirm=False)
-    with pytest.raises(InputError, match="is a study with another folds, seed; give another file"):
+    with pytest.raises(InputError, match="is a study with another folds, seed; choose another file"):
         tune(TuningPlan(numbers=GRID.numbers, folds=3, seed=1), BASE, path, trials=1)
     with pytest.raises(InputError, match="another data"):
         tune(GRID, BASE.take(np.arange(300)), path, trials=1)
     assert tune(TuningPlan(numbers=GRID.numbers, device="auto"), BASE, path, trials=1, confirm=False).settings
     (tmp_path / "text").write_text("not a study\n" * 3)
-    with pytest.raises(InputError, match="text is no study, or a damaged one"):
+    with pytest.raises(InputError, match="text is not a study, or a damaged one; choose another"):
         tune(GRID, BASE, tmp_path / "text", trials=1)
     with pytest.raises(InputError, match="does not exist"):
         tune(GRID, BASE, tmp_path / "nowhere" / "study.log", trials=1)
+
+
+def test_the_identity_of_the_data_does_not_depend_on_how_much_is_hashed_at_a_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    expected = GRID.identity(BASE)
+    assert expected["data"] == "7bf4b63f1b4c4b45"
+    monkeypatch.setattr("cpaan.data.feature_set._HASHED_NUMBERS", 50)
+    assert GRID.identity(BASE) == expected
+    assert GRID.identity(BASE.take(np.arange(len(BASE))[::-1])) != expected
 
 
 @pytest.mark.usefixtures("asked")

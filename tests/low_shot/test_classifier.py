@@ -28,6 +28,7 @@ from cpaan import (
     PrototypicalNetwork,
 )
 from cpaan.errors import InputError
+from cpaan.evaluation import evaluate_low_shot
 
 GAN = CPAAN(recipe="quick", episodes=3, anchor="shots", random_state=0, device="cpu", novel_per_episode=2, width=8)
 
@@ -125,7 +126,7 @@ def test_what_raises_changes_nothing() -> None:
     model = fitted().add_classes(X[SHOTS[:2]], Y[SHOTS[:2]])
     before = model.predict_proba(X)
     for features, labels, message in (
-        (X[:2], Y[:2], "base classes already: 'class 0'; leave them out"),
+        (X[:2], Y[:2], "already base classes: 'class 0'; leave them out"),
         (X[:2], [1, 2], "labels of base classes are text and the new ones whole numbers"),
         (X[:2, :3], ["n", "n"], "features"),
         (np.full((1, 5), np.nan), ["n"], "NaN"),
@@ -146,11 +147,11 @@ def test_fit_begins_anew() -> None:
 
 def test_too_few_base_classes_can_be_told_apart_and_none_added() -> None:
     few = CODES < 3
-    with pytest.warns(UserWarning, match="none can be added: meta-training needs at least 4"):
+    with pytest.warns(UserWarning, match=r"add_classes\(\) is unavailable: meta-training needs at least 4"):
         model: Any = LowShotClassifier(augmenter=GAN).fit(X[few], Y[few])
     assert model.augmenter_ is None
     assert model.score(X[few], Y[few]) > 0.9
-    with pytest.raises(InputError, match=r"no class can be added.*at least 4 base classes"):
+    with pytest.raises(InputError, match=r"add_classes\(\) is unavailable.*at least 4 base classes"):
         model.add_classes(X[SHOTS], Y[SHOTS])
 
 
@@ -161,7 +162,7 @@ def test_wrong_settings_are_refused_at_once() -> None:
         fitted(keep="most")
     with pytest.raises(InputError, match="keep is -1"):
         fitted(keep=-1)
-    with pytest.raises(InputError, match="gives no probabilities or scores"):
+    with pytest.raises(InputError, match="no decision_function and no predict_proba to rank classes by; choose"):
         fitted(classifier=EmpiricalBayes())
 
 
@@ -268,15 +269,15 @@ def test_names_of_columns_are_kept(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_saved_or_loaded_is_named(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="a LogisticRegression cannot be saved here; choose one of NearestPrototype"):
+    with pytest.raises(InputError, match="cannot save a LogisticRegression; choose one of NearestPrototype"):
         fitted(classifier=LogisticRegression()).save(tmp_path / "model")
     assert not (tmp_path / "model").exists()
     EmpiricalBayes().fit(X[BASE], Y[BASE]).save(tmp_path / "alone")
-    with pytest.raises(InputError, match="holds a EmpiricalBayes and no classifier beside it"):
+    with pytest.raises(InputError, match=r"holds a EmpiricalBayes without a classifier, .* save a LowShotClassifier"):
         LowShotClassifier.load(tmp_path / "alone")
     fitted().save(tmp_path / "model")
     EmpiricalBayes().fit(2 * X[BASE], Y[BASE]).save(tmp_path / "model")
-    with pytest.raises(InputError, match="not the one that its classifier was made with"):
+    with pytest.raises(InputError, match="not the one that its classifier was fitted with"):
         LowShotClassifier.load(tmp_path / "model")
     with pytest.raises(InputError, match="does not exist"):
         LowShotClassifier.load(tmp_path / "nowhere")
@@ -284,7 +285,7 @@ def test_what_cannot_be_saved_or_loaded_is_named(tmp_path: Path) -> None:
 
 def test_a_model_of_too_few_base_classes_is_saved_without_an_augmenter(tmp_path: Path) -> None:
     few = CODES < 3
-    with pytest.warns(UserWarning, match="none can be added"):
+    with pytest.warns(UserWarning, match="fitted without an augmenter"):
         model: Any = LowShotClassifier(augmenter=GAN).fit(X[few], Y[few])
     model.save(tmp_path / "model")
     assert json.loads((tmp_path / "model" / "classifier" / "config.json").read_text())["augmenter"] is None
@@ -292,3 +293,19 @@ def test_a_model_of_too_few_base_classes_is_saved_without_an_augmenter(tmp_path:
     np.testing.assert_array_equal(again.predict(X[few]), model.predict(X[few]))
     with pytest.raises(InputError, match="at least 4 base classes"):
         again.add_classes(X[SHOTS], Y[SHOTS])
+
+
+class TwoMinds(LinearSVC):
+    """Has probabilities that do not go with its decisions, as an SVC's do not always."""
+
+    def predict_proba(self, X: Any) -> Any:
+        return np.eye(len(self.classes_))[np.zeros(len(X), dtype=int)]
+
+
+def test_the_benchmark_scores_what_is_answered() -> None:
+    two_minds: Any = TwoMinds
+    model = fitted(classifier=two_minds(), keep="all").add_classes(X[SHOTS], Y[SHOTS])
+    answered = 100 * (model.predict(X) == Y).mean()
+    assert answered > 50
+    assert evaluate_low_shot(model.classifier_, X, Y, model.novel_classes_, k=[1]).glsl[1] == pytest.approx(answered)
+    np.testing.assert_array_equal(model.predict_proba(X), model.classifier_.predict_proba(X))

@@ -16,6 +16,7 @@ FloatArray: TypeAlias = npt.NDArray[np.float64]
 IntegerArray: TypeAlias = npt.NDArray[np.intp]
 
 _TWO_CLASSES = 2
+_SCORES = ("scores", "decision_function", "predict_proba")  # in this order
 
 
 class ScoreClassifier(ClassifierMixin, BaseEstimator):
@@ -51,9 +52,7 @@ class ScoreClassifier(ClassifierMixin, BaseEstimator):
         ndarray of shape (n, n_classes)
             One column for each of `classes_`, also where these are only two.
         """
-        check_is_fitted(self)
-        features = validate_data(self, _without_torch(X), dtype=np.float64, reset=False)
-        return self._score(features)
+        return self._score(self._read_examples(X))
 
     def decision_function(self, X: Any) -> FloatArray:
         """Score every class, following scikit-learn's convention for two classes.
@@ -104,6 +103,12 @@ class ScoreClassifier(ClassifierMixin, BaseEstimator):
         labels: npt.NDArray[Any] = self.classes_[chosen]
         return labels
 
+    def _read_examples(self, X: Any) -> FloatArray:
+        """Check examples to classify."""
+        check_is_fitted(self)
+        features: FloatArray = validate_data(self, _without_torch(X), dtype=np.float64, reset=False)
+        return features
+
     def _read_training_data(
         self, X: Any, y: Any, sample_weight: Any, *, keep_single: bool = False
     ) -> tuple[npt.NDArray[Any], IntegerArray, FloatArray]:
@@ -131,3 +136,38 @@ class ScoreClassifier(ClassifierMixin, BaseEstimator):
 def _without_torch(values: Any) -> Any:
     """Bring tensors to NumPy, also those on a device or with a gradient, which scikit-learn cannot read."""
     return tensor_to_numpy(values) if container_of(values) == "torch" else values
+
+
+def class_scores(classifier: Any, X: Any) -> npt.NDArray[Any]:
+    """Score every class with any fitted classifier: what `predict` ranks by, n × classes in the order of `classes_`.
+
+    The first that there is of `scores`, `decision_function` and `predict_proba`. Classifiers of scikit-learn choose by
+    their decisions where they have any, which for `SVC(probability=True)` differ from its probabilities.
+
+    Examples
+    --------
+    >>> from sklearn.linear_model import RidgeClassifier
+    >>> binary = RidgeClassifier().fit([[-1.0], [1.0]], ["no", "yes"])
+    >>> class_scores(binary, [[3.0]]).argmax(axis=1)
+    array([1])
+    """
+    require_scores(classifier)
+    source = next(name for name in _SCORES if hasattr(classifier, name))
+    table = np.asarray(getattr(classifier, source)(X))
+    if table.ndim == 1:  # of two classes, how far the second is ahead
+        table = np.stack([np.zeros_like(table), table], axis=1)
+    if table.shape[1] != len(classifier.classes_):
+        raise InputError(
+            f"{type(classifier).__name__} gives {table.shape[1]} scores for {len(classifier.classes_)} classes; it "
+            "must give one for each class"
+        )
+    return table
+
+
+def require_scores(classifier: Any) -> None:
+    """Refuse a classifier that cannot rank classes."""
+    if not any(hasattr(classifier, name) for name in _SCORES):
+        raise InputError(
+            f"{type(classifier).__name__} has no decision_function and no predict_proba to rank classes by; choose a "
+            "classifier that has one"
+        )

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from cpaan.evaluation.benchmark import Plan
-    from cpaan.evaluation.cell import Row
+    from cpaan.evaluation.run_folder import Row
 
 
 def methods(

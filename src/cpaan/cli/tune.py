@@ -56,9 +56,8 @@ def tune(
     from cpaan.cli.output import training_bars
     from cpaan.data.benchmark import load_benchmark
     from cpaan.errors import InputError
-    from cpaan.evaluation.tuning import TuningPlan
-    from cpaan.evaluation.tuning_study import open_study, read_tuning, require_optuna
-    from cpaan.evaluation.tuning_study import tune as run_study
+    from cpaan.evaluation.tuning import TuningPlan, open_study, read_tuning, require_optuna
+    from cpaan.evaluation.tuning import tune as run_study
 
     if trials < 1 or jobs < 1:
         raise InputError(f"--trials and --jobs must be at least 1; got {trials} and {jobs}")

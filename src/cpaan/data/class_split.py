@@ -75,7 +75,7 @@ def read_setup(path: str | os.PathLike[str], part: int | None = None) -> Setup:
     else:
         found = show_names(list(content)) or "none"
         raise InputError(
-            f'{path} is not a setup: it needs the keys "base" and "novel", or those of label_idx.json; keys in it: {found}'
+            f'{path} is no setup: it needs the keys "base" and "novel", or those of label_idx.json; keys in it: {found}'
         )
     try:
         return Setup(tuple(lists["base"]), tuple(lists["novel"]))

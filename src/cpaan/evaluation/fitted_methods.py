@@ -1,10 +1,13 @@
-"""What the methods of a run learn from base classes, once: augmenters and meta-trained classifiers."""
+"""Train the methods of a run on base classes, once: augmenters and meta-trained classifiers."""
 
 from collections.abc import Callable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 from cpaan.augmenters.base import BaseAugmenter
 from cpaan.classifiers.base import ScoreClassifier
@@ -15,73 +18,71 @@ from cpaan.methods import OWN, Settings, find_method, make_classifier
 from cpaan.threads import limited_threads
 from cpaan.training.progress import Bars
 
-TRAINING_THREADS = 2  # fixed, so that training gives the same bits whatever machine does the cells
+TRAINING_THREADS = 2  # fixed: training gives the same bits on any machine
 EstimatorT = TypeVar("EstimatorT", bound=SavedEstimator)
 
 
 @dataclass(frozen=True)
-class Learned:
-    """Augmenters by the name of their method, and classifiers by name, ready for the examples of a trial."""
+class FittedMethods:
+    """Augmenters by method and classifiers by name, ready for the shots of a trial."""
 
     augmenters: Mapping[str, BaseAugmenter | None]
     classifiers: Mapping[str, ScoreClassifier]
 
     def classifier(self, method: str, name: str) -> Any:
-        """Give a classifier that can be fitted without changing what was learned."""
+        """Copy a classifier, so that fitting it does not change the original."""
         if name == OWN:
             return deepcopy(self.augmenters[method].classifier_)  # type: ignore[union-attr]
         return deepcopy(self.classifiers[name])
 
 
-def learn(wanted: Mapping[str, str], base: FeatureSet, settings: Settings, folder: Path, bars: Bars | None) -> Learned:
-    """Learn what methods need; a run that goes on takes it from its folder.
+def fit_methods(
+    wanted: Mapping[str, str], base: FeatureSet, settings: Settings, folder: Path, bars: Bars | None
+) -> FittedMethods:
+    """Train methods, given with the name of their classifier, or load what an earlier run saved in the folder."""
 
-    Parameters
-    ----------
-    wanted : names of methods, with the name of the classifier of each
-    base : examples of base classes
-    settings : what the run asks of every method
-    folder : where to keep what was learned
-    bars : shows the progress
-    """
-    made = _Learner(base, settings, folder, bars)
-    return Learned(
-        {name: made.augmenter(name) for name in wanted},
-        {name: made.classifier(name) for name in dict.fromkeys(wanted.values()) if name != OWN},
-    )
+    def told(name: str) -> Settings:
+        return replace(settings, tell=None if bars is None else bars(f"training {name}"))
 
-
-@dataclass(frozen=True)
-class _Learner:
-    base: FeatureSet
-    settings: Settings
-    folder: Path
-    bars: Bars | None
-
-    def augmenter(self, name: str) -> BaseAugmenter | None:
+    def augmenter(name: str) -> BaseAugmenter | None:
         make = find_method(name).augmenter
         if make is None:
             return None
-        # Names that no novel class can have.
-        labels = [("base", int(label)) for label in self.base.labels]
-        return self._kept(name, make(self._settings(name)), lambda it: it.fit(self.base.features, labels))
+        return _kept(folder / name, settings.device, make(told(name)), lambda it: fit_augmenter(it, base))
 
-    def classifier(self, name: str) -> ScoreClassifier:
-        classifier = make_classifier(name, self._settings(name))
-        if not isinstance(classifier, MetaClassifier):
-            return classifier
-        return self._kept(name, classifier, lambda it: it.meta_fit(self.base.features, self.base.labels))
+    def classifier(name: str) -> ScoreClassifier:
+        made = make_classifier(name, told(name))
+        if not isinstance(made, MetaClassifier):
+            return made
+        return _kept(folder / name, settings.device, made, lambda it: it.meta_fit(base.features, base.labels))
 
-    def _settings(self, name: str) -> Settings:
-        return replace(self.settings, tell=None if self.bars is None else self.bars(f"training {name}"))
+    return FittedMethods(
+        {name: augmenter(name) for name in wanted},
+        {name: classifier(name) for name in dict.fromkeys(wanted.values()) if name != OWN},
+    )
 
-    def _kept(self, name: str, estimator: EstimatorT, train: Callable[[EstimatorT], Any]) -> EstimatorT:
-        """Train and save, or load what was saved before."""
-        folder = self.folder / name
-        if (folder / "config.json").exists():
-            return type(estimator).load(folder, device=self.settings.device)
-        with limited_threads(TRAINING_THREADS):
-            train(estimator)
-        estimator.tell = None  # it stays here, and the estimator may go to other processes
-        estimator.save(folder)
-        return estimator
+
+def fit_augmenter(augmenter: BaseAugmenter, base: FeatureSet) -> None:
+    """Fit an augmenter to numbered base classes, under names that no novel class has."""
+    augmenter.fit(base.features, [("base", int(label)) for label in base.labels])
+
+
+def augment(
+    augmenter: BaseAugmenter, shots: FeatureSet, seed: int, per_class: int | None = None
+) -> tuple[NDArray[Any], NDArray[np.int64]]:
+    """Make examples of the classes of some shots, with their labels."""
+    augmenter.random_state = seed
+    names = [("novel", int(label)) for label in shots.labels]
+    made, made_names = augmenter.augment(shots.features, names, per_class=per_class)
+    return np.asarray(made), np.array([name[1] for name in made_names], dtype=np.int64)
+
+
+def _kept(folder: Path, device: str, estimator: EstimatorT, train: Callable[[EstimatorT], Any]) -> EstimatorT:
+    """Train and save an estimator, or load it if it was saved before."""
+    if (folder / "config.json").exists():
+        return type(estimator).load(folder, device=device)
+    with limited_threads(TRAINING_THREADS):
+        train(estimator)
+    estimator.tell = None  # the callback stays here; the estimator may go to other processes
+    estimator.save(folder)
+    return estimator

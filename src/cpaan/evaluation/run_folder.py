@@ -1,13 +1,7 @@
-"""A run on disk: its configuration, every finished cell, and a mark when all are done.
+"""A run on disk, and its rows averaged over trials; at the end, the paper's table.
 
-`config.json`, `results.jsonl` (a line for each cell and setting, written as soon as the cell is done), `results.csv`
-(the same, sorted), `models/`, `sample/` and, at the end, `DONE`. Tables and figures are made from these alone.
-
-Means over trials with their intervals.
-
-From the rows of a run to the figures of a table.
-
-The published table: top-5 accuracy on ImageNet in LSL and GLSL (Gao et al., NeurIPS 2018, Table 1).
+A run's folder has `config.json`, `results.jsonl` (a line per cell and setting, written as soon as the cell is done),
+`results.csv` (the same, sorted), `models/`, `sample/` and, at the end, `DONE`. Tables and figures need nothing else.
 """
 
 import json
@@ -25,23 +19,20 @@ from scipy.stats import t as student
 from cpaan.data.folders import LOCK, csv_text, locked, make_folder, remove_leftovers, write_atomically
 from cpaan.data.untrusted import MOST_JSON_BYTES, is_writable, read_bytes, read_json, require_shallow
 from cpaan.errors import InputError
-from cpaan.evaluation.sample import SAMPLE
 
 Row = dict[str, Any]
-MODELS = "models"
-_MEASURED = ("top1", "top5", "diversity", "real_diversity")
+Entry = tuple[str, str]  # method and representation: a row of the table
+Key = tuple[Entry, str, int]  # with the setting and the shots: a cell of the table
+
+MODELS, SAMPLE = "models", "sample"
 COLUMNS = ("method", "representation", "setting", "shots", "trial", "top1", "top5")
+_NAMED = {"method": str, "setting": str, "shots": int, "trial": int}
+_MEASURED = ("top1", "top5", "diversity", "real_diversity")
 
 
 class RunFolder:
-    """Where a run keeps its configuration and its results.
+    """The folder of a run, created when the run begins.
 
-    Parameters
-    ----------
-    path : made if it is missing
-
-    Examples
-    --------
     >>> import tempfile
     >>> run = RunFolder(Path(tempfile.mkdtemp()) / "run")
     >>> run.begin({"bank": "birds"}, {})
@@ -56,13 +47,9 @@ class RunFolder:
         self.results = path / "results.jsonl"
 
     def begin(self, config: dict[str, Any], versions: dict[str, str], origin: Mapping[str, Any] | None = None) -> bool:
-        """Write the configuration, or check that the run that is there has the same; tells whether the run is new.
+        """Write the configuration, or require that an existing run has the same; returns whether the run is new.
 
-        Parameters
-        ----------
-        config : what results depend on
-        versions : of the libraries
-        origin : the files that the data came from, for the record only: the same data may lie elsewhere tomorrow
+        Results depend on `config` alone; `versions` and `origin` (the files of the data) are for the record.
         """
         existing = self.config()
         if existing is None:
@@ -75,18 +62,18 @@ class RunFolder:
         differing = sorted(k for k in config | existing if config.get(k) != existing.get(k))
         if differing:
             shown = "; ".join(f"{k}: {existing.get(k)!r} there, {config.get(k)!r} now" for k in differing)
-            raise InputError(f"{self.path} was made with another configuration ({shown}); give another folder")
+            raise InputError(f"{self.path} was made with another configuration ({shown}); choose another folder")
         return False
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Keep other processes from writing to the run as long as this one does."""
+        """Keep other processes from writing to the run."""
         with locked(self.path):
             remove_leftovers(self.path)
             yield
 
     def discard(self) -> None:
-        """Remove a run in which nothing was evaluated yet."""
+        """Remove a run without results."""
         for name in (MODELS, SAMPLE):
             shutil.rmtree(self.path / name, ignore_errors=True)
         (self.path / "config.json").unlink(missing_ok=True)
@@ -94,21 +81,21 @@ class RunFolder:
             self.path.rmdir()
 
     def config(self) -> dict[str, Any] | None:
-        """Give the configuration of the run that is there, if any."""
+        """Read the configuration, None if there is no run."""
         found = self.record()
         return None if found is None else dict(found["config"])
 
     def record(self) -> dict[str, Any] | None:
-        """Give the configuration together with the versions and the origin of the data, where they are known."""
+        """Read the configuration with versions and origin, as far as known; None if there is no run."""
         if not (self.path / "config.json").exists():
             return None
         found = read_json(self.path / "config.json")
         if not isinstance(found, dict) or not isinstance(found.get("config"), dict):
-            raise InputError(f"{self.path} holds something else than a benchmark run; give another folder")
+            raise InputError(f"{self.path} holds no benchmark run; choose another folder")
         return found
 
     def rows(self) -> list[Row]:
-        """Read all finished rows; a line torn by a crash is as if never written."""
+        """Read all finished rows, sorted; a line torn by a crash is ignored."""
         if not self.results.exists():
             return []
         lines = read_bytes(self.results, MOST_JSON_BYTES).splitlines()
@@ -123,13 +110,13 @@ class RunFolder:
         except ValueError:
             return None
         if not _is_row(row):
-            raise InputError(f"{self.results} is damaged: line {number} is no result; remove the line")
+            raise InputError(f"{self.results} is damaged: line {number} is not a result; remove the line")
         return dict(row)
 
     def append(self, rows: list[Row]) -> None:
-        """Add the rows of a finished cell, so that they survive whatever comes."""
+        """Add the rows of a finished cell, and wait until they are on disk."""
         lines = "".join(json.dumps(row) + "\n" for row in rows)
-        # A crash may have torn the last line: begin a new one, or this cell would be lost with it.
+        # A crash may have torn the last line; starting a new one saves this cell from being lost with it.
         begin = "" if _ends_with_a_line(self.results) else "\n"
         try:
             with self.results.open("a", encoding="utf-8") as file:
@@ -139,15 +126,12 @@ class RunFolder:
         except OSError as error:
             raise InputError(f"cannot write {self.results}: {error.strerror or error}") from error
 
-    def write_csv(self) -> Path:
+    def write_csv(self) -> None:
         """Write all finished rows as `results.csv`."""
         rows = self.rows()
-        path = self.path / "results.csv"
-        further = [name for name in (rows[0] if rows else {}) if name not in COLUMNS]
-        header = [*COLUMNS, *further]
+        header = [*dict.fromkeys([*COLUMNS, *(rows[0] if rows else ())])]
         lines = [[row.get(name) for name in header] for row in rows]
-        write_atomically(path, csv_text(header, lines).encode())
-        return path
+        write_atomically(self.path / "results.csv", csv_text(header, lines).encode())
 
     def finish(self) -> None:
         """Mark that every cell is done."""
@@ -155,7 +139,7 @@ class RunFolder:
 
     def _require_new(self) -> None:
         if self.path.exists() and (not self.path.is_dir() or any(file.name != LOCK for file in self.path.iterdir())):
-            raise InputError(f"{self.path} is not empty and holds no benchmark run; give another folder")
+            raise InputError(f"{self.path} is not empty and holds no benchmark run; choose another folder")
 
 
 def _ends_with_a_line(path: Path) -> bool:
@@ -167,11 +151,10 @@ def _ends_with_a_line(path: Path) -> bool:
 
 
 def _is_row(row: Any) -> bool:
-    """Tell whether this is a result: names, whole numbers, and numbers or none for all that was measured."""
+    """Check that this is a result: typed names, and a number or None for each measure."""
     if not isinstance(row, dict):
         return False
-    kinds: dict[str, tuple[type, ...]] = {"method": (str,), "setting": (str,), "shots": (int,), "trial": (int,)}
-    known = all(type(row.get(name)) in kind for name, kind in kinds.items())
+    known = all(type(row.get(name)) is kind for name, kind in _NAMED.items())
     numbers = all(row.get(name) is None or type(row[name]) in (int, float) for name in _MEASURED)
     flat = not any(isinstance(value, dict | list) for value in row.values())
     return known and numbers and flat and is_writable(row)
@@ -179,7 +162,7 @@ def _is_row(row: Any) -> bool:
 
 @dataclass(frozen=True)
 class Interval:
-    """A mean and the half-width of its confidence interval (NaN for a single trial)."""
+    """A mean and the half-width of its confidence interval, NaN for a single trial."""
 
     mean: float
     half_width: float
@@ -189,44 +172,31 @@ class Interval:
 
 
 def mean_interval(values: Sequence[float], confidence: float = 0.95) -> Interval:
-    """Give the mean of repeated trials with Student's t interval.
+    """Average repeated trials, with Student's t interval.
 
     x̄ ± t s / √n, with t the quantile of n − 1 degrees of freedom
 
     >>> str(mean_interval([50.0, 52.0, 54.0]))
     '52.0 ± 5.0'
-    >>> str(mean_interval([50.0]))
-    '50.0'
     """
-    if not len(values):
-        raise InputError("no trial to average; give at least one value")
     n = len(values)
+    if not n:
+        raise InputError("no trial to average; give at least one value")
     if n == 1:
         return Interval(float(values[0]), float("nan"))
     quantile = float(student.ppf((1 + confidence) / 2, n - 1))
     return Interval(float(np.mean(values)), quantile * float(np.std(values, ddof=1)) / n**0.5)
 
 
-Entry = tuple[str, str]  # method and representation: a row of the table
-Key = tuple[Entry, str, int]  # with the setting and the shots: a cell of the table
-
-
-def summarize_rows(rows: Iterable[dict[str, Any]], measure: str = "top5") -> dict[Key, Interval]:
-    """Average a measure over trials, for every method, representation, setting and number of shots.
-
-    >>> same = {"method": "m", "representation": "r", "setting": "LSL", "shots": 1}
-    >>> rows = [{**same, "trial": trial, "top5": 50.0 + trial} for trial in range(3)]
-    >>> str(summarize_rows(rows)[("m", "r"), "LSL", 1])
-    '51.0 ± 2.5'
-    """
+def summarize_rows(rows: Iterable[Row], measure: str = "top5") -> dict[Key, Interval]:
+    """Average a measure over trials, for every method, representation, setting and number of shots."""
     return {key: mean_interval(list(trials.values())) for key, trials in _by_trial(rows, measure).items()}
 
 
-def paired_differences(rows: Sequence[dict[str, Any]], reference: str, measure: str = "top5") -> dict[Key, Interval]:
-    """Average the difference to a reference method on the same representation over the trials that both have.
+def paired_differences(rows: Sequence[Row], reference: str, measure: str = "top5") -> dict[Key, Interval]:
+    """Average the difference to a reference method on the same representation, over the trials that both have.
 
-    Shots are the same in a trial for all methods, so the interval of the differences is narrower than those of the
-    two figures.
+    All methods see the same shots in a trial, so intervals of differences are narrower than those of accuracies.
 
     >>> same = {"method": "m", "representation": "r", "setting": "LSL", "shots": 1}
     >>> ours = [{**same, "trial": trial, "top5": 50.0 + trial} for trial in range(3)]
@@ -235,10 +205,10 @@ def paired_differences(rows: Sequence[dict[str, Any]], reference: str, measure: 
     '2.0 ± 0.0'
     """
     found = _by_trial(rows, measure)
-    methods_found = {method for (method, _), _, _ in found}
-    if reference not in methods_found:
-        methods = ", ".join(sorted(methods_found))
-        raise InputError(f"the reference method {reference!r} is not in the run, which has {methods}")
+    methods = {method for (method, _), _, _ in found}
+    if reference not in methods:
+        known = ", ".join(sorted(methods))
+        raise InputError(f"the reference method {reference!r} is not in the run, which has {known}")
     differences = {}
     for ((method, representation), setting, shots), trials in found.items():
         base = found.get(((reference, representation), setting, shots), {})
@@ -248,7 +218,7 @@ def paired_differences(rows: Sequence[dict[str, Any]], reference: str, measure: 
     return differences
 
 
-def _by_trial(rows: Iterable[dict[str, Any]], measure: str) -> dict[Key, dict[int, float]]:
+def _by_trial(rows: Iterable[Row], measure: str) -> dict[Key, dict[int, float]]:
     found: dict[Key, dict[int, float]] = {}
     for row in rows:
         if row[measure] is not None:
@@ -257,9 +227,9 @@ def _by_trial(rows: Iterable[dict[str, Any]], measure: str) -> dict[Key, dict[in
     return found
 
 
+# Top-5 accuracy on ImageNet (Gao et al., NeurIPS 2018, Table 1), by method, representation and generation: LSL at these
+# numbers of shots, then GLSL; None where the paper has no figure.
 SHOTS = (1, 2, 5, 10, 20)
-
-# method, representation, generation: LSL at K = 1, 2, 5, 10, 20, then GLSL; None where the paper has no figure
 PUBLISHED: tuple[tuple[str, str, str, tuple[float | None, ...], tuple[float | None, ...]], ...] = (
     ("Baseline", "ResNet-10", "–", (38.5, 51.2, 64.7, 71.6, 76.3), (40.6, 49.8, 64.3, 72.1, 76.7)),
     ("", "SN", "–", (38.9, None, 64.6, None, 76.4), (48.7, None, 68.3, None, 73.8)),

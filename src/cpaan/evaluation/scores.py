@@ -1,9 +1,7 @@
-"""Top-k accuracy, within a label space, and the harmonic mean of two accuracies.
+"""Top-k accuracy within a label space, and low-shot accuracy of a fitted classifier.
 
-Low-shot and generalised low-shot accuracy of one fitted classifier.
-
-LSL tests on novel examples with the novel classes as label space; GLSL tests on base and novel examples with
-all classes as label space.
+LSL tests novel examples with the novel classes as label space; GLSL tests base and novel examples with all
+classes as label space.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,129 +11,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from cpaan.classifiers.base import class_scores
 from cpaan.data.containers import as_labels
 from cpaan.errors import InputError
 
 _MATRIX = 2
-_NAMED = 3
-
-
-def top_k_accuracy(scores: npt.ArrayLike, targets: npt.ArrayLike, k: int = 1) -> float:
-    """Share of examples whose class is among the k with the highest scores.
-
-    (1/n) Σ_i 1[#{c ≠ t_i : s_ic ≥ s_it_i} < k]
-
-    A tie counts against the target, so that a classifier that scores all classes alike gets no credit.
-
-    Parameters
-    ----------
-    scores : array of shape (n, C)
-        Higher means more likely; infinite values are allowed, NaN is not.
-    targets : integer array of shape (n,)
-        Column of the true class.
-    k : int, default=1
-        How many classes may be named. With k ≥ C nothing can be missed and the result is 1.
-
-    Returns
-    -------
-    float
-        From 0 to 1.
-
-    Examples
-    --------
-    >>> top_k_accuracy([[0.1, 0.7, 0.2], [0.5, 0.2, 0.3]], [2, 0], k=1)
-    0.5
-    >>> top_k_accuracy([[0.1, 0.7, 0.2], [0.5, 0.2, 0.3]], [2, 0], k=2)
-    1.0
-    """
-    table = _check_scores(scores)
-    columns = np.asarray(targets)
-    if k < 1:
-        raise InputError(f"k is {k}; give 1 or more")
-    if columns.shape != (len(table),) or columns.dtype.kind not in "iu":
-        raise InputError(f"targets must be {len(table)} integers, one for each row of scores")
-    if columns.min() < 0 or columns.max() >= table.shape[1]:
-        raise InputError(f"targets must lie from 0 to {table.shape[1] - 1}, the columns of scores")
-    own = np.take_along_axis(table, columns[:, np.newaxis], axis=1)
-    at_least_as_high = (table >= own).sum(axis=1) - 1  # the target itself is one of them
-    return float((at_least_as_high < k).mean())
-
-
-def accuracy(scores: npt.ArrayLike, classes: Any, y_true: Any, label_space: Any = None, k: int = 1) -> float:
-    """Top-k accuracy where only the classes of a label space compete.
-
-    Parameters
-    ----------
-    scores : array of shape (n, C)
-        One column for each of `classes`.
-    classes : sequence of C labels
-        What the columns stand for, as in a classifier's `classes_`.
-    y_true : sequence of n labels
-        The true classes; each must be in the label space.
-    label_space : sequence of labels, optional
-        The classes that may be predicted; the columns of all others are ignored. Low-shot learning: the novel
-        classes. Generalised low-shot learning: all classes, the default.
-    k : int, default=1
-        How many classes may be named.
-
-    Returns
-    -------
-    float
-        From 0 to 1.
-
-    Examples
-    --------
-    >>> scores = [[0.9, 0.6, 0.4]]
-    >>> accuracy(scores, ["base", "elm", "oak"], ["elm"])
-    0.0
-    >>> accuracy(scores, ["base", "elm", "oak"], ["elm"], label_space=["elm", "oak"])
-    1.0
-    """
-    table = _check_scores(scores)
-    names = as_labels(classes, table.shape[1], "classes")
-    labels = as_labels(y_true, len(table), "y_true")
-    if len(set(names)) != len(names):
-        raise InputError("classes holds a label twice; each column needs a label of its own")
-    allowed = set(names if label_space is None else as_labels(label_space, name="label_space"))
-    _check_subset(allowed, set(names), "label_space", "classes")
-    _check_subset(set(labels), allowed, "y_true", "the label space")
-    columns = [column for column, name in enumerate(names) if name in allowed]
-    position = {names[column]: index for index, column in enumerate(columns)}
-    return top_k_accuracy(table[:, columns], np.array([position[label] for label in labels]), k)
-
-
-def harmonic_mean(first: float, second: float) -> float:
-    """Harmonic mean of two non-negative numbers, 2ab / (a + b); zero where either is zero.
-
-    Unlike the plain mean it cannot be high where one of the two is low, such as accuracy on novel classes.
-
-    Examples
-    --------
-    >>> harmonic_mean(60.0, 30.0)
-    40.0
-    """
-    if first < 0 or second < 0:
-        raise InputError(f"the harmonic mean takes no negative numbers; got {first} and {second}")
-    return 2 * first * second / (first + second) if first + second != 0 else 0.0
-
-
-def _check_scores(scores: npt.ArrayLike) -> npt.NDArray[Any]:
-    table = np.asarray(scores)
-    if table.ndim != _MATRIX or 0 in table.shape or table.dtype.kind not in "biuf":
-        raise InputError(
-            f"scores has shape {table.shape} and type {table.dtype}, but must be a table of numbers, "
-            "one row for each example and one column for each class"
-        )
-    if np.isnan(table).any():
-        raise InputError("scores holds NaN, which has no rank among the others")
-    return table
-
-
-def _check_subset(labels: set[Any], allowed: set[Any], name: str, whole: str) -> None:
-    unknown = sorted(map(repr, labels - allowed))
-    if unknown:
-        more = f" and {len(unknown) - _NAMED} more" if len(unknown) > _NAMED else ""
-        raise InputError(f"{name} holds classes outside {whole}: {', '.join(unknown[:_NAMED])}{more}")
+_NAMED = 3  # classes in an error message
 
 
 @dataclass(frozen=True)
@@ -144,12 +25,9 @@ class LowShotScores:
 
     Attributes
     ----------
-    lsl : mapping of int to float
-        Novel examples, where only novel classes compete.
-    glsl : mapping of int to float
-        All examples, where all classes compete.
-    glsl_base, glsl_novel : mapping of int to float
-        The parts of `glsl` that come from base and from novel examples; NaN for base where there are none.
+    lsl : novel examples, where only novel classes compete
+    glsl : all examples, where all classes compete
+    glsl_base, glsl_novel : parts of `glsl` from base and from novel examples; NaN without base examples
 
     Examples
     --------
@@ -169,7 +47,7 @@ class LowShotScores:
         return {k: harmonic_mean(base, self.glsl_novel[k]) for k, base in self.glsl_base.items()}
 
     def as_dict(self) -> dict[str, float]:
-        """Give all scores flat, under names such as `lsl_top1`, for tables and files."""
+        """Flatten all scores, under names such as `lsl_top1`."""
         parts = {
             "lsl": self.lsl,
             "glsl": self.glsl,
@@ -188,20 +66,15 @@ def evaluate_low_shot(
     Parameters
     ----------
     classifier : fitted classifier
-        With `classes_`, and `scores`, `decision_function` or `predict_proba` (the first that it has).
+        With `classes_`, and `scores`, `decision_function` or `predict_proba` (the first one found).
     X_test : array-like of shape (n, D)
         Test examples of base and novel classes.
     y_test : sequence of n labels
         Their classes, all known to the classifier.
     novel_classes : sequence of labels
-        Which classes are novel; all others are base.
+        The novel classes; all others are base classes.
     k : sequence of int, default=(1, 5)
-        For which k to give top-k accuracy.
-
-    Returns
-    -------
-    LowShotScores
-        In percent.
+        Values of k for top-k accuracy.
 
     Examples
     --------
@@ -216,7 +89,7 @@ def evaluate_low_shot(
     novel = set(as_labels(novel_classes, name="novel_classes"))
     is_novel = np.array([label in novel for label in labels], dtype=bool)
     if not is_novel.any():
-        raise InputError("y_test has no example of a novel class; there is nothing to test")
+        raise InputError("y_test has no example of a novel class; add some, or correct novel_classes")
     table = class_scores(classifier, X_test)
     if len(table) != len(labels):
         raise InputError(f"y_test has {len(labels)} labels for the {len(table)} examples of X_test")
@@ -235,34 +108,104 @@ def evaluate_low_shot(
     )
 
 
-def class_scores(classifier: Any, X: Any) -> npt.NDArray[Any]:
-    """Score every class with any fitted scikit-learn classifier, one column per class also for two classes.
+def top_k_accuracy(scores: npt.ArrayLike, targets: npt.ArrayLike, k: int = 1) -> float:
+    """Share of examples, from 0 to 1, whose class is among the k with the highest scores.
 
-    Returns
-    -------
-    ndarray of shape (n, n_classes)
-        In the order of `classes_`.
+    (1/n) Σ_i 1[#{c ≠ t_i : s_ic ≥ s_it_i} < k]
+
+    A tie counts against the target: a classifier that scores all classes alike gets no credit.
+
+    Parameters
+    ----------
+    scores : array of shape (n, C)
+        Higher means more likely; infinite values are allowed, NaN is not.
+    targets : integer array of shape (n,)
+        Column of the true class.
+    k : int, default=1
+        Number of guesses; with k ≥ C the result is 1.
 
     Examples
     --------
-    >>> from sklearn.linear_model import RidgeClassifier
-    >>> binary = RidgeClassifier().fit([[-1.0], [1.0]], ["no", "yes"])
-    >>> class_scores(binary, [[3.0]]).argmax(axis=1)
-    array([1])
+    >>> top_k_accuracy([[0.1, 0.7, 0.2], [0.5, 0.2, 0.3]], [2, 0], k=2)
+    1.0
     """
-    for method in ("scores", "decision_function", "predict_proba"):
-        if hasattr(classifier, method):
-            table = np.asarray(getattr(classifier, method)(X))
-            break
-    else:
+    table = _check_scores(scores)
+    columns = np.asarray(targets)
+    if k < 1:
+        raise InputError(f"k must be at least 1, got {k}")
+    if columns.shape != (len(table),) or columns.dtype.kind not in "iu":
+        raise InputError(f"targets must be {len(table)} integers, one per row of scores")
+    if columns.min() < 0 or columns.max() >= table.shape[1]:
+        raise InputError(f"targets must lie from 0 to {table.shape[1] - 1}, the columns of scores")
+    own = np.take_along_axis(table, columns[:, np.newaxis], axis=1)
+    at_least_as_high = (table >= own).sum(axis=1) - 1  # the target itself is one of them
+    return float((at_least_as_high < k).mean())
+
+
+def accuracy(scores: npt.ArrayLike, classes: Any, y_true: Any, label_space: Any = None, k: int = 1) -> float:
+    """Top-k accuracy, from 0 to 1, where only the classes of a label space compete.
+
+    Parameters
+    ----------
+    scores : array of shape (n, C)
+        One column for each of `classes`.
+    classes : sequence of C labels
+        Labels of the columns, as in a classifier's `classes_`.
+    y_true : sequence of n labels
+        The true classes; each must be in the label space.
+    label_space : sequence of labels, optional
+        Classes that compete; columns of all others are ignored. By default all classes (GLSL); for LSL the novel ones.
+    k : int, default=1
+        Number of guesses.
+
+    Examples
+    --------
+    >>> scores = [[0.9, 0.6, 0.4]]
+    >>> accuracy(scores, ["base", "elm", "oak"], ["elm"])
+    0.0
+    >>> accuracy(scores, ["base", "elm", "oak"], ["elm"], label_space=["elm", "oak"])
+    1.0
+    """
+    table = _check_scores(scores)
+    names = as_labels(classes, table.shape[1], "classes")
+    labels = as_labels(y_true, len(table), "y_true")
+    if len(set(names)) != len(names):
+        raise InputError("classes contains a label twice; each column needs its own label")
+    allowed = set(names if label_space is None else as_labels(label_space, name="label_space"))
+    _check_subset(allowed, set(names), "label_space", "classes")
+    _check_subset(set(labels), allowed, "y_true", "the label space")
+    columns = [column for column, name in enumerate(names) if name in allowed]
+    position = {names[column]: index for index, column in enumerate(columns)}
+    return top_k_accuracy(table[:, columns], np.array([position[label] for label in labels]), k)
+
+
+def harmonic_mean(first: float, second: float) -> float:
+    """Harmonic mean of two non-negative numbers, 2ab / (a + b); zero if either is zero.
+
+    Unlike the arithmetic mean it is low whenever one of the two is low, such as accuracy on novel classes.
+
+    >>> harmonic_mean(60.0, 30.0)
+    40.0
+    """
+    if first < 0 or second < 0:
+        raise InputError(f"harmonic_mean needs numbers of 0 or more, got negative ones: {first} and {second}")
+    return 2 * first * second / (first + second) if first + second != 0 else 0.0
+
+
+def _check_scores(scores: npt.ArrayLike) -> npt.NDArray[Any]:
+    table = np.asarray(scores)
+    if table.ndim != _MATRIX or 0 in table.shape or table.dtype.kind not in "biuf":
         raise InputError(
-            f"{type(classifier).__name__} has no decision_function and no predict_proba to rank classes by"
+            "scores must be a table of numbers, one row per example and one column per class; "
+            f"got shape {table.shape} and type {table.dtype}"
         )
-    if table.ndim == 1:
-        table = np.column_stack([-table, table])
-    if table.shape[1] != len(classifier.classes_):
-        raise InputError(
-            f"{type(classifier).__name__} gives {table.shape[1]} scores for "
-            f"{len(classifier.classes_)} classes; it must give one for each class"
-        )
+    if np.isnan(table).any():
+        raise InputError("scores contains NaN, which cannot be ranked; check the classifier and its input")
     return table
+
+
+def _check_subset(labels: set[Any], allowed: set[Any], name: str, whole: str) -> None:
+    unknown = sorted(map(repr, labels - allowed))
+    if unknown:
+        more = f" and {len(unknown) - _NAMED} more" if len(unknown) > _NAMED else ""
+        raise InputError(f"{name} contains classes outside {whole}: {', '.join(unknown[:_NAMED])}{more}")

@@ -1,271 +1,78 @@
-"""Numbers of a recipe compared on base classes held out as if novel.
+"""Tune the numbers of a recipe on base classes held out as if novel.
 
-An augmenter is trained on the classes that remain; its score is the top-1 accuracy of a final classifier, averaged over
-LSL and GLSL, numbers of shots and draws. Novel classes and test examples have no part in it.
+An augmenter is trained on the remaining classes; its score is the top-1 accuracy of a final classifier, averaged over
+LSL and GLSL, numbers of shots and draws. Novel classes and test examples play no part. The study of Optuna is a file of
+JSON lines, which several processes or machines can share; nothing is unpickled.
 
-What may be tuned: the paper's coarse grid, and a wider space.
-
-λ's mean something at one feature scale only, and recipes have different ones. Both spaces are laid about the numbers of
-the recipe that is tuned.
-
-Base classes parted into folds, each of which is held out in turn as if its classes were novel.
-
-A fold is a low-shot problem of its own, made of training examples of base classes alone: neither novel classes nor test
-examples have a part in it.
+Reference: T. Akiba, S. Sano, T. Yanase, T. Ohta and M. Koyama, "Optuna: A next-generation hyperparameter optimization
+framework", KDD 2019.
 """
 
-import hashlib
 import json
-from collections.abc import Mapping, Sequence
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import pairwise
-from math import floor, log10
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
+from sklearn.model_selection import ParameterGrid
 
 from cpaan.augmenters.cpaan import CPAAN
 from cpaan.centers.search import corrected_interval
 from cpaan.classifiers.meta import MetaClassifier
 from cpaan.data.benchmark import BenchmarkData
 from cpaan.data.feature_set import FeatureSet
+from cpaan.data.folders import require_writable_file
 from cpaan.data.low_shot import ShotSource
+from cpaan.data.untrusted import require_file
 from cpaan.errors import InputError
-from cpaan.evaluation.benchmark import normalize
-from cpaan.evaluation.cell import NORMALIZATIONS, Cell, run_cell
-from cpaan.evaluation.fitted_methods import Learned
+from cpaan.evaluation.benchmark import NORMALIZATIONS, normalize, run_in_processes
+from cpaan.evaluation.cell import Cell, run_cell
+from cpaan.evaluation.fitted_methods import FittedMethods, fit_augmenter
 from cpaan.evaluation.run_folder import Interval
 from cpaan.gan.objective import Variant, find_variant
 from cpaan.gan.recipe import Recipe, make_recipe
 from cpaan.methods import Settings, make_augmenter, make_classifier
 from cpaan.threads import limited_threads
 
-SPACES = ("paper", "wide")
-# With more, base classes that can be translated from are few.
-MOST_NOVEL, MOST_SHOTS, MOST_RANK = 40, 20, 64
-_DIGITS = 3
+if TYPE_CHECKING:
+    from optuna import Study, Trial
 
-
-@dataclass(frozen=True)
-class Choice:
-    """One of some values."""
-
-    name: str
-    values: tuple[Any, ...]
-
-    def suggest(self, trial: Any) -> Any:
-        """Ask Optuna for a value."""
-        return trial.suggest_categorical(self.name, self.values)
-
-
-@dataclass(frozen=True)
-class Whole:
-    """A whole number from a range, as likely to be doubled as to be halved."""
-
-    name: str
-    low: int
-    high: int
-
-    def suggest(self, trial: Any) -> int:
-        """Ask Optuna for a value."""
-        return int(trial.suggest_int(self.name, self.low, self.high, log=True))
-
-
-@dataclass(frozen=True)
-class Real:
-    """A number from a range, as likely to be doubled as to be halved."""
-
-    name: str
-    low: float
-    high: float
-
-    def suggest(self, trial: Any) -> float:
-        """Ask Optuna for a value; three digits are enough, and can be typed."""
-        return rounded(trial.suggest_float(self.name, self.low, self.high, log=True))
-
-
-Dimension = Choice | Whole | Real
-
-
-def rounded(value: float) -> float:
-    """Round to three significant digits.
-
-    >>> rounded(0.00123456), rounded(12345.6)
-    (0.00123, 12300.0)
-    """
-    return round(float(value), _DIGITS - 1 - floor(log10(abs(value)))) if value else 0.0
-
-
-def make_space(
-    name: str, recipe: Recipe, variant: Variant, n_base: int, fixed: Mapping[str, Any]
-) -> tuple[Dimension, ...]:
-    """Lay a space about a recipe's own numbers.
-
-    Parameters
-    ----------
-    name : ``"paper"``, a grid over λ_cyc, λ_cov, m, N_b and K_b as the paper searched; or ``"wide"``
-    recipe : whose numbers are tuned
-    variant : numbers of terms that it does not have are left out
-    n_base : base classes of a fold, of which half can play novel ones at most
-    fixed : numbers that are not to be tuned
-
-    >>> from cpaan.gan.recipe import QUICK
-    >>> from cpaan.gan.objective import find_variant
-    >>> for dimension in make_space("paper", QUICK, find_variant("ccov-gan"), 40, {"ky_fan_rank": 10}):
-    ...     print(dimension)
-    Choice(name='cycle_weight', values=(10.0, 50.0, 250.0))
-    Choice(name='covariance_weight', values=(2.0, 10.0, 50.0))
-    Choice(name='novel_per_episode', values=(5, 10, 20))
-    Choice(name='shots_per_episode', values=(2, 5, 10))
-    """
-    if name not in SPACES:
-        raise InputError(f"unknown space {name!r}; choose one of {', '.join(SPACES)}")
-    dimensions = _grid(recipe, n_base) if name == "paper" else _wide(recipe, n_base)
-    absent = set(fixed)
-    if not variant.cycle:
-        absent.add("cycle_weight")
-    if not variant.covariance:
-        absent |= {"covariance_weight", "ky_fan_rank", "covariance_pairs"}
-    found = tuple(dimension for dimension in dimensions if dimension.name not in absent)
-    if not found:
-        raise InputError("there is nothing left to tune: every number of the space is given with --set")
-    return found
-
-
-def _grid(recipe: Recipe, n_base: int) -> list[Dimension]:
-    most = max(1, n_base // 2)
-    shots, rank = recipe.shots_per_episode, recipe.ky_fan_rank
-    return [
-        _weights("cycle_weight", recipe.cycle_weight),
-        _weights("covariance_weight", recipe.covariance_weight),
-        Choice("ky_fan_rank", _about(rank, MOST_RANK)),
-        Choice("novel_per_episode", _about(min(recipe.novel_per_episode, most), most)),
-        Choice("shots_per_episode", _about(shots, max(shots, MOST_SHOTS))),
-    ]
-
-
-def _weights(name: str, own: float) -> Choice:
-    return Choice(name, tuple(rounded(own * factor) for factor in (0.2, 1.0, 5.0)))
-
-
-def _about(own: int, most: int) -> tuple[int, ...]:
-    return tuple(sorted({max(1, own // 2), own, min(2 * own, max(own, most))}))
-
-
-def _wide(recipe: Recipe, n_base: int) -> list[Dimension]:
-    dimensions: list[Dimension] = [
-        Real("cycle_weight", recipe.cycle_weight / 30, recipe.cycle_weight * 30),
-        Real("covariance_weight", recipe.covariance_weight / 30, recipe.covariance_weight * 30),
-        Whole("ky_fan_rank", 1, MOST_RANK),
-        Whole("novel_per_episode", 2, max(2, min(MOST_NOVEL, n_base // 2))),
-        Whole("shots_per_episode", 1, MOST_SHOTS),
-        Real("learning_rate", recipe.learning_rate / 10, recipe.learning_rate * 10),
-        Choice("width", (recipe.width // 2, recipe.width, 2 * recipe.width)),
-        Choice("generator", ("plain", "residual")),
-        Choice("covariance_pairs", (1, 2, 4, 8, "all")),
-        Real("within_distance", recipe.within_distance / 5, recipe.within_distance * 5),
-    ]
-    if recipe.temperature == "calibrated":
-        dimensions.append(Real("perplexity", 2.0, 30.0))
-    return dimensions
-
-
-FEWEST_QUERIES, MOST_QUERIES = 5, 30
-FEWEST_HELD_OUT, FEWEST_REMAINING = 2, 4
-FEWEST_EXAMPLES = 2  # of a class that is not held out: one to learn from, one to test with
-QUERY_SHARE = 4  # of the examples of such a class, a quarter at most are for testing
+Space = dict[str, Any]  # Optuna's distributions by the name of a number
+Tell = Callable[[int, int], None]
 Indices = NDArray[np.int64]
 
-
-def held_out_fold(base: FeatureSet, fold: int, folds: int, most_shots: int, seed: int) -> BenchmarkData:
-    """Hold some base classes out.
-
-    Parameters
-    ----------
-    base : training examples of base classes
-    fold, folds : which of how many
-    most_shots : largest number of shots that will be drawn of a held-out class; smaller classes are never held out
-    seed : decides how classes are parted, and which examples are for testing
-
-    Returns
-    -------
-    BenchmarkData
-        With numbers for names.
-
-    >>> base = FeatureSet(np.arange(240.0).reshape(-1, 1), np.repeat(np.arange(8), 30))
-    >>> data = held_out_fold(base, 0, 4, most_shots=5, seed=0)
-    >>> len(data.novel_classes), len(data.base_classes), len(data.novel_test), len(data.base_test)
-    (2, 6, 50, 42)
-    """
-    random = np.random.default_rng([seed, folds])
-    order = np.argsort(base.labels, kind="stable")
-    members = [random.permutation(rows) for rows in np.split(order, np.cumsum(base.counts)[:-1])]
-    large = random.permutation(np.flatnonzero(base.counts >= most_shots + FEWEST_QUERIES))
-    held = np.sort(large[fold::folds])
-    rest = np.setdiff1d(np.flatnonzero(base.counts >= FEWEST_EXAMPLES), held)
-    if len(large) // folds < FEWEST_HELD_OUT or len(rest) < FEWEST_REMAINING:
-        raise InputError(
-            f"{len(large)} of {base.n_classes} base classes have the {most_shots + FEWEST_QUERIES} examples that it "
-            f"takes to be held out, too few for {folds} folds of {FEWEST_HELD_OUT} or more with {FEWEST_REMAINING} "
-            "remaining; tune with fewer shots or fewer folds, or on more base classes"
-        )
-    of_held = [_parted(members[c], min(MOST_QUERIES, len(members[c]) - most_shots)) for c in held]
-    of_rest = [_parted(members[c], min(MOST_QUERIES, max(1, len(members[c]) // QUERY_SHARE))) for c in rest]
-    pool = _examples(base, held, [rows for rows, _ in of_held])
-    starts = np.cumsum([0, *(len(rows) for rows, _ in of_held)])
-    places = tuple(np.arange(start, stop) for start, stop in pairwise(starts))
-    return BenchmarkData(
-        base_train=_examples(base, rest, [rows for rows, _ in of_rest]),
-        base_test=_examples(base, rest, [queries for _, queries in of_rest]),
-        novel_test=_examples(base, held, [queries for _, queries in of_held]),
-        shot_source=ShotSource(pool.classes, places, pool.take),
-    )
-
-
-def _parted(rows: Indices, queries: int) -> tuple[Indices, Indices]:
-    return rows[queries:], rows[:queries]
-
-
-def _examples(base: FeatureSet, classes: Indices, rows: Sequence[Any]) -> FeatureSet:
-    labels = np.repeat(np.arange(len(classes)), [len(part) for part in rows])
-    return FeatureSet(base.features[np.concatenate(rows)], labels, [int(c) for c in classes])
-
-
+SPACES = ("paper", "wide")
+MOST_NOVEL, MOST_SHOTS, MOST_RANK = 40, 20, 64  # more leave too few base classes to translate from
 FEWEST_FOLDS = 2
+FEWEST_QUERIES, MOST_QUERIES = 5, 30
+FEWEST_HELD_OUT, FEWEST_REMAINING = 2, 4
+FEWEST_EXAMPLES = 2  # of a remaining class: one to train on, one to test
+QUERY_SHARE = 4  # test at most a quarter of the examples of a remaining class
+STARTUP = 5  # trials to finish before others are pruned against their median
+NAME = "cpaan"  # of the study
 
 
 @dataclass(frozen=True)
 class TuningPlan:
-    """What is tuned, and how numbers are compared; written to the study, and compared when it goes on.
+    """What to tune, and how to score numbers; saved in the study, and compared when it resumes."""
 
-    Attributes
-    ----------
-    method : one of the paper's variants
-    recipe : whose numbers are tuned
-    space : ``"paper"`` or ``"wide"``, see `make_space`
-    classifier : final classifier
-    normalize : ``none``, ``l2`` or ``center-l2``
-    shots : numbers of shots K
-    folds : parts of the base classes, each of which is held out once
-    draws : of the shots of each fold
-    numbers : of the recipe, changed by name and not tuned
-    seed : decides every random draw but the numbers that are tried
-    device : where to train; not compared
-    """
-
-    method: str = "ccov-gan"
+    method: str = "ccov-gan"  # one of the paper's variants
     recipe: str = "quick"
-    space: str = "paper"
+    space: str = "paper"  # one of SPACES
     classifier: str = "linear"
     normalize: str = "none"
     shots: tuple[int, ...] = (1, 5)
-    folds: int = 4
-    draws: int = 3
-    numbers: Mapping[str, Any] = field(default_factory=dict)
-    seed: int = 0
-    device: str = "auto"
+    folds: int = 4  # of the base classes, each held out once
+    draws: int = 3  # of the shots of each fold
+    numbers: Mapping[str, Any] = field(default_factory=dict)  # of the recipe, changed by name and not tuned
+    seed: int = 0  # of every random draw except the numbers to try
+    device: str = "auto"  # not compared
 
     def __post_init__(self) -> None:
         for name, least in (("folds", FEWEST_FOLDS), ("draws", 1)):
@@ -280,84 +87,43 @@ class TuningPlan:
                 f"{self.method} has no numbers to tune; choose one of c-gan, ccyc-gan, cdeli-gan, ccov-gan"
             )
         if isinstance(make_classifier(self.classifier), MetaClassifier):
-            raise InputError(f"{self.classifier} is trained itself; choose nearest-prototype, linear or cosine")
+            raise InputError(f"{self.classifier} is itself trained; choose nearest-prototype, linear or cosine")
         if self.classifier == "nearest-prototype" and self.own.anchor == "center":
             raise InputError(
-                "about an estimated centre, real and synthetic examples have the same mean whatever the networks do, "
-                "so that all numbers are alike to nearest-prototype; choose linear or cosine, or --set anchor=shots"
+                "nearest-prototype scores all numbers alike: about an estimated centre, the mean of real and synthetic "
+                "examples does not depend on the networks; choose linear or cosine, or --set anchor=shots"
             )
 
     @cached_property
     def own(self) -> Recipe:
-        """The recipe with its own numbers and those that are not tuned."""
+        """The recipe without tuned numbers."""
         return self.changed({})
 
     def changed(self, numbers: Mapping[str, Any]) -> Recipe:
-        """Give the recipe with some numbers tried; refuse numbers that do not go together."""
-        known = set(Recipe.__dataclass_fields__)
+        """Change numbers of the recipe; raise an error if they contradict each other."""
         given = {**self.numbers, **numbers}
-        return make_recipe(self.recipe, **{name: value for name, value in given.items() if name in known})
+        return make_recipe(self.recipe, **{k: v for k, v in given.items() if k in Recipe.__dataclass_fields__})
 
     def augmenter(self, numbers: Mapping[str, Any]) -> Any:
-        """Make an augmenter with some numbers tried."""
+        """Make an augmenter with some numbers."""
         settings = Settings(self.recipe, self.device, self.seed, numbers={**self.numbers, **numbers})
         return make_augmenter(self.method, settings)
 
-    def space_for(self, base: FeatureSet) -> tuple[Dimension, ...]:
-        """Give what may be tried."""
+    def space_for(self, base: FeatureSet) -> Space:
+        """Lay out the search space."""
         fewest = base.n_classes - -(-base.n_classes // self.folds)
         return make_space(self.space, self.own, find_variant(self.method), fewest, self.numbers)
 
     def identity(self, base: FeatureSet) -> dict[str, Any]:
-        """Give what must be the same where a study goes on, as JSON holds it."""
-        digest = hashlib.sha256(f"{base.features.dtype} {base.features.shape} {base.classes!r}".encode())
-        digest.update(np.ascontiguousarray(base.labels).data)
-        digest.update(np.ascontiguousarray(base.features).data)
+        """Collect what must not change when a study resumes, as JSON reads it back."""
         plan = {name: value for name, value in asdict(self).items() if name != "device"}
-        found: dict[str, Any] = json.loads(json.dumps({**plan, "data": digest.hexdigest()[:16]}))
+        found: dict[str, Any] = json.loads(json.dumps({**plan, "data": base.fingerprint()}))
         return found
-
-
-@dataclass(frozen=True, eq=False)
-class Scorer:
-    """Scores numbers of a recipe, fold by fold.
-
-    Attributes
-    ----------
-    plan : how
-    base : training examples of base classes
-    """
-
-    plan: TuningPlan
-    base: FeatureSet
-
-    def fold(self, number: int) -> BenchmarkData:
-        """Give the low-shot problem of a fold, normalised as the plan asks."""
-        plan = self.plan
-        return normalize(held_out_fold(self.base, number, plan.folds, max(plan.shots), plan.seed), plan.normalize)
-
-    def score(self, numbers: Mapping[str, Any], number: int) -> float:
-        """Train with some numbers on what remains beside a fold, and give the mean accuracy in percent."""
-        plan, data = self.plan, self.fold(number)
-        augmenter = plan.augmenter(numbers)
-        # Names that no held-out class has.
-        names = [("base", int(label)) for label in data.base_train.labels]
-        with limited_threads(1):  # settings are tried side by side, by several processes
-            augmenter.fit(data.base_train.features, names)
-        learned = Learned({plan.method: augmenter}, {plan.classifier: make_classifier(plan.classifier)})
-        cells = [
-            Cell(plan.method, plan.classifier, k, draw, plan.seed) for k in plan.shots for draw in range(plan.draws)
-        ]
-        return float(np.mean([row["top1"] for cell in cells for row in run_cell(data, learned, cell)]))
-
-    def afresh(self) -> "Scorer":
-        """Give one that parts classes otherwise, trains from other weights and draws other shots."""
-        return replace(self, plan=replace(self.plan, seed=self.plan.seed + 1))
 
 
 @dataclass(frozen=True)
 class Setting:
-    """Numbers that were tried, and the score in each fold."""
+    """Numbers that were tried, and their score in each fold."""
 
     trial: int
     numbers: Mapping[str, Any]
@@ -371,37 +137,351 @@ class Setting:
 
 @dataclass(frozen=True)
 class Tuning:
-    """What a study found so far.
+    """What a study found so far."""
 
-    Attributes
-    ----------
-    own : scores of the recipe's own numbers in each fold; fewer than folds where they are not done yet
-    settings : those that were tried in every fold, the best first
-    given_up : how many were not worth trying in every fold, or did not go together
-    confirmed : the best setting's scores, and those of the recipe's own numbers, where both were measured afresh
-    """
-
-    own: tuple[float, ...]
-    settings: tuple[Setting, ...]
-    given_up: int
+    own: tuple[float, ...]  # scores of the recipe's numbers, of the folds done so far
+    settings: tuple[Setting, ...]  # those scored in every fold, best first
+    given_up: int  # settings pruned before the last fold, or contradictory
+    # Scores of the best setting and of the recipe's numbers on other folds.
     confirmed: tuple[tuple[float, ...], tuple[float, ...]] | None = None
 
     def gain(self, setting: Setting) -> Interval | None:
-        """Give what a setting gains over the recipe's own numbers, with its interval over folds."""
+        """Compare a setting with the recipe's numbers, with an interval over folds."""
         return paired_gain(setting.scores, self.own)
 
     @property
     def confirmed_gain(self) -> Interval | None:
-        """What the best setting gains where it was measured afresh: to be the best of many is partly luck."""
+        """Gain of the best setting on other folds: being the best of many is partly luck."""
         return None if self.confirmed is None else paired_gain(*self.confirmed)
 
 
 def paired_gain(scores: Sequence[float], own: Sequence[float]) -> Interval | None:
-    """Give the mean difference over folds, with an interval for folds that overlap; None where folds are missing.
-
-    >>> paired_gain([52.0, 54.0], [50.0, 52.0]), paired_gain([52.0, 54.0], [50.0])
-    (Interval(mean=2.0, half_width=0.0), None)
-    """
+    """Average the difference over folds, with an interval for overlapping folds; None if folds are missing."""
     if len(scores) != len(own) or len(own) < FEWEST_FOLDS:
         return None
     return Interval(*corrected_interval(np.subtract(scores, own).tolist(), ratio=1 / (len(own) - 1)))
+
+
+def tune(
+    plan: TuningPlan,
+    base: FeatureSet,
+    path: Path,
+    *,
+    trials: int,
+    timeout: float | None = None,
+    jobs: int = 1,
+    confirm: bool = True,
+    tell: Tell | None = None,
+) -> Tuning:
+    """Try numbers until a study has so many trials; an existing study resumes.
+
+    Parameters
+    ----------
+    plan : what to tune
+    base : training examples of base classes
+    path : file of the study, which other processes may share
+    trials : finished or pruned, in all; each of several processes may overshoot by one
+    timeout : seconds after which this call starts no trial
+    jobs : processes on this machine
+    confirm : score the best setting on other folds in the end
+    tell : called with the number of trials done and of all trials
+    """
+    require_writable_file(path)
+    scorer = Scorer(plan, base)
+    plan.space_for(base), scorer.fold(0)  # fail before there is a file
+    study = open_study(path, plan, base)
+    deadline = None if timeout is None else time.time() + timeout
+    _score_own(study, scorer)
+    if jobs > 1:
+        shared = (plan, base, path, trials, deadline)
+        for _ in run_in_processes(_work_in_process, shared, [(job,) for job in range(jobs)], jobs):
+            pass
+    else:
+        _work(study, scorer, trials, deadline, tell)
+    found = read_tuning(study)
+    if confirm and found.settings and found.settings[0].mean > np.mean(found.own):
+        _confirm(study, scorer, found.settings[0])
+        found = read_tuning(study)
+    return found
+
+
+def open_study(path: Path, plan: TuningPlan | None = None, base: FeatureSet | None = None) -> "Study":
+    """Open or create a study, of this plan and these data if they are given."""
+    optuna = require_optuna()
+    journal = optuna.storages.journal
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    lock = journal.JournalFileOpenLock(str(path)) if os.name == "nt" else None  # Windows restricts links
+    if path.exists():
+        require_file(path)
+    try:
+        storage = optuna.storages.JournalStorage(journal.JournalFileBackend(str(path), lock))
+        study: Study = optuna.create_study(
+            storage=storage,
+            study_name=NAME,
+            direction="maximize",
+            load_if_exists=True,
+            pruner=optuna.pruners.MedianPruner(n_startup_trials=STARTUP, n_warmup_steps=0),
+        )
+    except Exception as error:  # Optuna raises nearly anything for foreign files
+        raise InputError(f"{path} is not a study, or a damaged one; choose another file") from error
+    if plan is not None and base is not None:
+        _require_same(study, path, plan.identity(base))
+        # Each start needs its own seed: two processes with the same one would try the same numbers.
+        seed = int(np.random.SeedSequence([plan.seed, len(study.trials), os.getpid()]).generate_state(1)[0])
+        study.sampler = optuna.samplers.TPESampler(seed=seed, n_startup_trials=2 * STARTUP)
+    return study
+
+
+def read_tuning(study: "Study") -> Tuning:
+    """Collect what a study found so far."""
+    done = [
+        Setting(trial.number, trial.user_attrs["numbers"], tuple(trial.user_attrs["scores"]))
+        for trial in _trials(study, "COMPLETE")
+    ]
+    best_first = tuple(sorted(done, key=lambda setting: (-setting.mean, setting.trial)))
+    attributes = study.user_attrs
+    afresh = attributes.get(f"afresh {best_first[0].trial}") if best_first else None
+    return Tuning(
+        own=tuple(attributes.get("own", ())),
+        settings=best_first,
+        given_up=len(_trials(study, "PRUNED")),
+        confirmed=None if afresh is None else (tuple(afresh), tuple(attributes["own afresh"])),
+    )
+
+
+def require_optuna() -> Any:
+    """Import Optuna, or say how to install it."""
+    try:
+        import optuna
+        import optuna.storages.journal
+    except ImportError as error:
+        raise InputError("tuning needs Optuna: pip install 'cpaan[tune]'") from error
+    return optuna
+
+
+def make_space(name: str, recipe: Recipe, variant: Variant, n_base: int, fixed: Mapping[str, Any]) -> Space:
+    """Lay a search space around the recipe's own numbers: a λ is meaningful at one feature scale only.
+
+    ``"paper"`` is a grid over λ_cyc, λ_cov, m, N_b and K_b, as the paper searched; ``"wide"`` has more numbers. Numbers
+    that are fixed or that the variant does not use are left out; at most half of n_base classes can be meta-novel.
+    """
+    if name not in SPACES:
+        raise InputError(f"unknown space {name!r}; choose one of {', '.join(SPACES)}")
+    space = _grid(recipe, n_base) if name == "paper" else _wide(recipe, n_base)
+    absent = set(fixed)
+    if not variant.cycle:
+        absent.add("cycle_weight")
+    if not variant.covariance:
+        absent |= {"covariance_weight", "ky_fan_rank", "covariance_pairs"}
+    space = {number: distribution for number, distribution in space.items() if number not in absent}
+    if not space:
+        raise InputError("nothing is left to tune: --set fixes every number of the space; leave one out")
+    return space
+
+
+def _grid(recipe: Recipe, n_base: int) -> Space:
+    most = max(1, n_base // 2)
+
+    def weights(own: float) -> tuple[float, ...]:
+        return tuple(rounded(own * factor) for factor in (0.2, 1.0, 5.0))
+
+    def around(own: int, most: int) -> tuple[int, ...]:
+        return tuple(sorted({max(1, own // 2), own, min(2 * own, max(own, most))}))
+
+    choices: dict[str, tuple[float, ...]] = {
+        "cycle_weight": weights(recipe.cycle_weight),
+        "covariance_weight": weights(recipe.covariance_weight),
+        "ky_fan_rank": around(recipe.ky_fan_rank, MOST_RANK),
+        "novel_per_episode": around(min(recipe.novel_per_episode, most), most),
+        "shots_per_episode": around(recipe.shots_per_episode, MOST_SHOTS),
+    }
+    categorical = require_optuna().distributions.CategoricalDistribution
+    return {number: categorical(values) for number, values in choices.items()}
+
+
+def _wide(recipe: Recipe, n_base: int) -> Space:
+    optuna = require_optuna().distributions
+    real, whole = partial(optuna.FloatDistribution, log=True), partial(optuna.IntDistribution, log=True)
+    ratios = {"cycle_weight": 30, "covariance_weight": 30, "learning_rate": 10, "within_distance": 5}
+    space = {name: real(getattr(recipe, name) / ratio, getattr(recipe, name) * ratio) for name, ratio in ratios.items()}
+    space |= {
+        "ky_fan_rank": whole(1, MOST_RANK),
+        "novel_per_episode": whole(2, max(2, min(MOST_NOVEL, n_base // 2))),
+        "shots_per_episode": whole(1, MOST_SHOTS),
+        "width": optuna.CategoricalDistribution((recipe.width // 2, recipe.width, 2 * recipe.width)),
+        "generator": optuna.CategoricalDistribution(("plain", "residual")),
+        "covariance_pairs": optuna.CategoricalDistribution((1, 2, 4, 8, "all")),
+    }
+    if recipe.temperature == "calibrated":
+        space["perplexity"] = real(2.0, 30.0)
+    return space
+
+
+def rounded(value: float) -> float:
+    """Round to three significant digits, which are enough and can be typed."""
+    return float(f"{value:.3g}")
+
+
+def held_out_fold(base: FeatureSet, fold: int, folds: int, most_shots: int, seed: int) -> BenchmarkData:
+    """Split training examples of base classes into a low-shot problem, with numbers as class names.
+
+    Classes with fewer examples than `most_shots` and a few queries are never held out.
+
+    >>> base = FeatureSet(np.arange(240.0).reshape(-1, 1), np.repeat(np.arange(8), 30))
+    >>> data = held_out_fold(base, 0, 4, most_shots=5, seed=0)
+    >>> len(data.novel_classes), len(data.base_classes), len(data.novel_test), len(data.base_test)
+    (2, 6, 50, 42)
+    """
+    random = np.random.default_rng([seed, folds])
+    order = np.argsort(base.labels, kind="stable")
+    members = [random.permutation(rows) for rows in np.split(order, np.cumsum(base.counts)[:-1])]
+    large = random.permutation(np.flatnonzero(base.counts >= most_shots + FEWEST_QUERIES))
+    held = np.sort(large[fold::folds])
+    rest = np.setdiff1d(np.flatnonzero(base.counts >= FEWEST_EXAMPLES), held)
+    if len(large) // folds < FEWEST_HELD_OUT or len(rest) < FEWEST_REMAINING:
+        raise InputError(
+            f"{len(large)} of {base.n_classes} base classes have the {most_shots + FEWEST_QUERIES} examples that a "
+            f"held-out class needs, too few for {folds} folds of {FEWEST_HELD_OUT} or more with {FEWEST_REMAINING} "
+            "remaining; tune with fewer shots or fewer folds, or on more base classes"
+        )
+    queries = {c: min(MOST_QUERIES, len(members[c]) - most_shots) for c in held}
+    queries |= {c: min(MOST_QUERIES, max(1, len(members[c]) // QUERY_SHARE)) for c in rest}
+    pool = _examples(base, {c: members[c][queries[c] :] for c in held})
+    places = tuple(np.arange(start, stop) for start, stop in pairwise([0, *np.cumsum(pool.counts)]))
+    return BenchmarkData(
+        base_train=_examples(base, {c: members[c][queries[c] :] for c in rest}),
+        base_test=_examples(base, {c: members[c][: queries[c]] for c in rest}),
+        novel_test=_examples(base, {c: members[c][: queries[c]] for c in held}),
+        shot_source=ShotSource(pool.classes, places, pool.take),
+    )
+
+
+def _examples(base: FeatureSet, rows: Mapping[Any, Indices]) -> FeatureSet:
+    labels = np.repeat(np.arange(len(rows)), [len(part) for part in rows.values()])
+    return FeatureSet(base.features[np.concatenate([*rows.values()])], labels, map(int, rows))
+
+
+@dataclass(frozen=True, eq=False)
+class Scorer:
+    """Score numbers of a recipe, fold by fold."""
+
+    plan: TuningPlan
+    base: FeatureSet
+
+    def fold(self, number: int) -> BenchmarkData:
+        """Make the low-shot problem of a fold, normalised as planned."""
+        plan = self.plan
+        return normalize(held_out_fold(self.base, number, plan.folds, max(plan.shots), plan.seed), plan.normalize)
+
+    def score(self, numbers: Mapping[str, Any], number: int) -> float:
+        """Train on all classes but those of a fold, and return the mean accuracy on the fold in percent."""
+        plan, data = self.plan, self.fold(number)
+        augmenter = plan.augmenter(numbers)
+        with limited_threads(1):  # several processes try settings side by side
+            fit_augmenter(augmenter, data.base_train)
+        fitted = FittedMethods({plan.method: augmenter}, {plan.classifier: make_classifier(plan.classifier)})
+        cells = [
+            Cell(plan.method, plan.classifier, k, draw, plan.seed) for k in plan.shots for draw in range(plan.draws)
+        ]
+        return float(np.mean([row["top1"] for cell in cells for row in run_cell(data, fitted, cell)]))
+
+    def afresh(self) -> "Scorer":
+        """Change the seed, and with it folds, initial weights and shots."""
+        return replace(self, plan=replace(self.plan, seed=self.plan.seed + 1))
+
+
+def _require_same(study: "Study", path: Path, wanted: dict[str, Any]) -> None:
+    there = study.user_attrs.get("plan")
+    if there is None:
+        study.set_user_attr("plan", wanted)
+    elif there != wanted:
+        other = sorted(name for name in {*there, *wanted} if there.get(name) != wanted.get(name))
+        raise InputError(f"{path} is a study with another {', '.join(other)}; choose another file or the same settings")
+
+
+def _score_own(study: "Study", scorer: Scorer, name: str = "own") -> None:
+    """Score the recipe's own numbers in the missing folds, and save each at once."""
+    scores = [*study.user_attrs.get(name, ())]
+    for fold in range(len(scores), scorer.plan.folds):
+        scores.append(scorer.score({}, fold))
+        study.set_user_attr(name, scores)
+
+
+def _confirm(study: "Study", scorer: Scorer, best: Setting) -> None:
+    name, afresh = f"afresh {best.trial}", scorer.afresh()
+    _score_own(study, afresh, "own afresh")
+    if name not in study.user_attrs:
+        study.set_user_attr(name, [afresh.score(best.numbers, fold) for fold in range(scorer.plan.folds)])
+
+
+def _work_in_process(
+    plan: TuningPlan, base: FeatureSet, path: Path, trials: int, deadline: float | None, _: int
+) -> None:
+    _work(open_study(path, plan, base), Scorer(plan, base), trials, deadline, None)
+
+
+def _work(study: "Study", scorer: Scorer, trials: int, deadline: float | None, tell: Tell | None) -> None:
+    space = scorer.plan.space_for(scorer.base)
+    grid = _points(space, scorer.plan.seed) if scorer.plan.space == "paper" else None
+    total = trials if grid is None else min(trials, len(grid))
+
+    def done() -> int:
+        return len(_trials(study, "COMPLETE", "PRUNED"))
+
+    while done() < total and (deadline is None or time.time() < deadline):
+        if grid is not None:
+            point = _next_point(study, grid)
+            if point is None:
+                return
+            study.enqueue_trial(point)
+        study.optimize(lambda trial: _objective(trial, scorer, space), n_trials=1)
+        if tell is not None:
+            tell(min(done(), total), total)
+
+
+def _points(space: Space, seed: int) -> list[dict[str, Any]]:
+    """List all points of a grid, in a random order that is the same for all processes that share a study."""
+    points = list(ParameterGrid({name: distribution.choices for name, distribution in space.items()}))
+    return [points[place] for place in np.random.default_rng(seed).permutation(len(points))]
+
+
+def _next_point(study: "Study", grid: list[dict[str, Any]]) -> dict[str, Any] | None:
+    """Pick a point that nobody tried, else one that is being tried, perhaps by a killed process.
+
+    Optuna's GridSampler would never try a point again after Ctrl-C stopped its trial.
+    """
+    finished = [trial.params for trial in _trials(study, "COMPLETE", "PRUNED")]
+    running = [trial.params for trial in _trials(study, "RUNNING")]
+    return min((point for point in grid if point not in finished), key=lambda point: point in running, default=None)
+
+
+def _trials(study: "Study", *states: str) -> list[Any]:
+    kinds = require_optuna().trial.TrialState
+    return study.get_trials(deepcopy=False, states=[kinds[state] for state in states])
+
+
+def _objective(trial: "Trial", scorer: Scorer, space: Space) -> float:
+    optuna, plan = require_optuna(), scorer.plan
+    numbers = {name: _suggest(trial, name, distribution) for name, distribution in space.items()}
+    trial.set_user_attr("numbers", numbers)
+    try:
+        plan.changed(numbers)
+    except InputError as error:
+        raise optuna.TrialPruned(str(error)) from error
+    scores: list[float] = []
+    for fold in range(plan.folds):
+        scores.append(scorer.score(numbers, fold))
+        trial.set_user_attr("scores", scores)
+        trial.report(float(np.mean(scores)), fold)
+        if fold + 1 < plan.folds and trial.should_prune():
+            raise optuna.TrialPruned
+    return float(np.mean(scores))
+
+
+def _suggest(trial: "Trial", name: str, distribution: Any) -> Any:
+    kinds = require_optuna().distributions
+    if isinstance(distribution, kinds.CategoricalDistribution):
+        return trial.suggest_categorical(name, distribution.choices)
+    if isinstance(distribution, kinds.IntDistribution):
+        return trial.suggest_int(name, distribution.low, distribution.high, log=True)
+    return rounded(trial.suggest_float(name, distribution.low, distribution.high, log=True))
