@@ -238,7 +238,7 @@ def test_the_identity_of_the_data_does_not_depend_on_how_much_is_hashed_at_a_tim
 ) -> None:
     expected = GRID.identity(BASE)
     assert expected["data"] == "7bf4b63f1b4c4b45"
-    monkeypatch.setattr("cpaan.data.feature_set._HASHED_NUMBERS", 50)
+    monkeypatch.setattr("cpaan.data.memory_map.BLOCK_BYTES", 50)
     assert GRID.identity(BASE) == expected
     assert GRID.identity(BASE.take(np.arange(len(BASE))[::-1])) != expected
 
