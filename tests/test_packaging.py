@@ -65,7 +65,14 @@ def test_the_wheel_says_what_it_needs(built: tuple[Path, Path]) -> None:
 def test_the_source_archive_is_clean(built: tuple[Path, Path]) -> None:
     with tarfile.open(built[1]) as sdist:
         names = [member.name.partition("/")[2] for member in sdist.getmembers() if member.isfile()]
-    assert {"pyproject.toml", "README.md", "LICENSE", "src/cpaan/py.typed", "tests/test_packaging.py"} <= set(names)
+    assert {
+        "pyproject.toml",
+        "README.md",
+        "LICENSE",
+        "src/cpaan/py.typed",
+        "tests/test_packaging.py",
+        "conftest.py",
+    } <= set(names)
     tops = {name.partition("/")[0] for name in names}
     known = {"src", "tests", "docs", "examples", "benchmarks", "README.md", "LICENSE", "CHANGELOG.md", "PKG-INFO"}
     known |= {
@@ -75,6 +82,7 @@ def test_the_source_archive_is_clean(built: tuple[Path, Path]) -> None:
         "constraints.txt",
         "mkdocs.yml",
         "pyproject.toml",
+        "conftest.py",
         ".gitignore",
     }
     assert tops <= known
