@@ -56,13 +56,6 @@ class Hdf5Features:
 
     The file is opened and checked on first use, and is not kept open.
 
-    Parameters
-    ----------
-    path : str or path
-        The file.
-
-    Examples
-    --------
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     write_hdf5(f"{folder}/train.hdf5", [[0.5], [1.5], [2.5]], labels=[7, 3, 7])
@@ -169,16 +162,9 @@ class Hdf5Features:
 
 
 def write_hdf5(path: str | os.PathLike[str], features: Any, labels: npt.ArrayLike) -> None:
-    """Write a feature file in the benchmark's format, whole or not at all.
+    """Write features and class indices in the benchmark's format, whole or not at all.
 
-    Parameters
-    ----------
-    path : str or path
-        The file, replaced if it exists.
-    features : array, tensor, data frame or nested list of shape (n, D)
-        float16 is kept, all else is written as float32.
-    labels : array of int of length n
-        Class index of each row.
+    float16 is kept, all else is written as float32.
     """
     matrix = as_features(features, "features", keep_half=True)
     if matrix.dtype == np.float64:

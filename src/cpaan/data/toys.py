@@ -40,7 +40,7 @@ def make_spiral(
 ) -> LowShotSplit:
     """Draw a four-arm spiral in the plane.
 
-    Point t ∈ [0, 1] of an arm lies at radius r₀ + (1 − r₀) t and angle φ + τ (t − t₀), plus Gaussian noise; φ differs by
+    Point t ∈ [0, 1] of an arm lies at radius r₀ + (1 − r₀) t and angle φ + τ (t − t₀), plus Gaussian noise; φ grows by
     90° from arm to arm.
 
     Parameters
