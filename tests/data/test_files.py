@@ -146,7 +146,7 @@ def test_safetensors_of_others(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arrays", "classes", "message"),
     [
-        ({"labels": np.zeros(1, int)}, None, "no tensor called features; tensors in it: labels"),
+        ({"labels": np.zeros(1, int)}, None, "no tensor called features; found: labels"),
         ({"features": np.ones(3), "labels": np.zeros(3, int)}, None, r"shape \(3,\); it must be n × D"),
         ({"features": np.ones((2, 2)), "labels": np.zeros(3, int)}, None, r"labels has shape \(3,\) for 2 rows"),
         ({"features": np.ones((2, 2), int), "labels": np.zeros(2, int)}, None, "features is I64"),
