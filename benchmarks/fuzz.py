@@ -1,8 +1,8 @@
-"""Spoils valid files of every kind that is read, and looks for anything but success or an InputError.
+"""Spoil valid files of every kind that is read, and look for anything but success or an InputError.
 
-Each input follows from its number alone. It is read in a child process that may take no more than a gigabyte beyond
-what it begins with and a few seconds; a crash, a hang, much memory or another exception is a finding, which is saved
-with its files and its number: ``python benchmarks/fuzz.py --only NUMBER`` reads that one again.
+Each input follows from its number alone. A child process reads it, which may take a few seconds and no more than a
+gigabyte beyond what it begins with; a crash, a hang, much memory or another exception is a finding, which is saved with
+its files and its number: ``python benchmarks/fuzz.py --only NUMBER`` reads that one again.
 
     python benchmarks/fuzz.py --minutes 60
 """
@@ -38,18 +38,11 @@ SHOWN = 5
 
 @dataclass(frozen=True)
 class Finding:
-    """What should not have happened.
+    """What should not have happened."""
 
-    Attributes
-    ----------
-    number : of the input
-    target : the reader
-    what : the exception and where it came from, or how the process ended
-    """
-
-    number: int
+    number: int  # of the input
     target: str
-    what: str
+    what: str  # the exception and where it came from, or how the process ended
 
 
 def spoil(folder: Path, number: int, target: Target, template: Path) -> None:
@@ -73,7 +66,7 @@ def spoil(folder: Path, number: int, target: Target, template: Path) -> None:
 
 
 def read(target: Target, folder: Path) -> str | None:
-    """Read the files of an input; gives what is wrong with how that ended."""
+    """Read the files of an input, and tell what was wrong, if anything."""
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     try:
         target.read(folder)
@@ -105,7 +98,7 @@ def choose(known: tuple[Target, ...], number: int) -> Target:
 
 
 def work(known: tuple[Target, ...], templates: Path, numbers: list[int], pipe: Connection) -> None:
-    """Read inputs one after the other, telling before and after each."""
+    """Read inputs one after the other, and report before and after each."""
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     here = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
@@ -123,7 +116,7 @@ def work(known: tuple[Target, ...], templates: Path, numbers: list[int], pipe: C
 def read_in_child(
     known: tuple[Target, ...], templates: Path, numbers: list[int]
 ) -> tuple[list[Finding], "collections.Counter[str]"]:
-    """Read inputs in child processes; one that dies or hangs is followed by another, which takes the inputs after."""
+    """Read inputs in child processes; if one dies or hangs, another takes the inputs that follow."""
     findings: list[Finding] = []
     done: collections.Counter[str] = collections.Counter()
     context = multiprocessing.get_context("fork")
@@ -194,7 +187,7 @@ def main() -> None:
 
 
 def run(known: tuple[Target, ...], templates: Path, minutes: float, seed: int, out: Path) -> None:
-    """Go on until the time is over, and tell what was found: each kind once, with the numbers of some inputs."""
+    """Go on until the time is over, and report each kind of finding once, with the numbers of some inputs."""
     kinds: dict[tuple[str, str], list[int]] = {}
     done: collections.Counter[str] = collections.Counter()
     start, number = time.monotonic(), seed

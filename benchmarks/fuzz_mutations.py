@@ -1,8 +1,8 @@
 """Ways to spoil a file: blind ones that know bytes alone, and ones that know the format and keep it readable.
 
 A mutation takes the content of a file and a random generator, and gives other content; one that knows a format raises
-where an earlier one left nothing of it. Those that know a format mend
-checksums and lengths after them, so that what is behind these is reached as well.
+if an earlier one left nothing of it. Those that know a format correct checksums and lengths, so that the code behind
+these checks is reached as well.
 """
 
 import hashlib

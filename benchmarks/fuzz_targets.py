@@ -50,20 +50,12 @@ ROWS, CLASSES, DIMENSION = 48, 8, 4
 
 @dataclass(frozen=True)
 class Target:
-    """A reader.
-
-    Attributes
-    ----------
-    name : what it is called
-    make : writes valid files into an empty folder
-    read : reads the files of a folder, as a user's call would
-    share : how often it is chosen, beside the others
-    """
+    """A reader."""
 
     name: str
-    make: Callable[[Path], None]
-    read: Callable[[Path], Any]
-    share: float = 1.0
+    make: Callable[[Path], None]  # writes valid files into an empty folder
+    read: Callable[[Path], Any]  # reads the files of a folder, as a user's call would
+    share: float = 1.0  # how often it is chosen, relative to the others
 
 
 def example_set() -> FeatureSet:
@@ -96,6 +88,15 @@ def _chunked_hdf5(folder: Path) -> None:
         file.create_dataset("all_feats", data=example_set().features, **options)
         file.create_dataset("all_labels", data=example_set().labels, chunks=(16,), compression="lzf")
         file.create_dataset("count", data=[ROWS])
+
+
+def _packed_parquet(folder: Path) -> None:
+    arrow, parquet = import_module("pyarrow"), import_module("pyarrow.parquet")
+    rows = arrow.array(list(example_set().features), arrow.list_(arrow.float32()))
+    labels = arrow.array([str(name) for name in example_set().names])
+    table = arrow.table({"features": rows, "label": labels, "is_test": np.arange(ROWS) % 12 == 0})
+    options = {"data_page_version": "2.0", "compression": "zstd", "use_dictionary": ["features"]}
+    parquet.write_table(table, folder / "bank.parquet", row_group_size=ROWS // 3, **options)
 
 
 def _array(folder: Path) -> None:
@@ -256,7 +257,7 @@ def _read_image(loader: ImageLoader, row: int) -> None:
 
 
 def _all(*calls: Callable[[], Any]) -> None:
-    """Make every call, though one before it may end in an InputError."""
+    """Make every call, even if an earlier one ends in an InputError."""
     failures = [failure for failure in map(_failure, calls) if failure is not None]
     if failures:
         raise failures[-1]
@@ -310,6 +311,7 @@ def targets() -> tuple[Target, ...]:
         Target("npy", _array, lambda folder: read_rows(folder / "rows.npy"), 2),
         Target("safetensors", _feature_file("bank.safetensors"), _bank("bank.safetensors"), 2),
         Target("parquet", _feature_file("bank.parquet"), _bank("bank.parquet"), 3),
+        Target("packed parquet", _packed_parquet, _bank("bank.parquet"), 2),
         Target("hdf5", _hdf5, _bank("bank.h5"), 3),
         Target("chunked hdf5", _chunked_hdf5, _bank("bank.h5"), 3),
         Target("setups", _setups, _read_setups, 2),

@@ -1,8 +1,10 @@
 """The data object: what it takes, what it refuses, and that it never changes."""
 
 import copy
+import hashlib
 import pickle
 import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -220,3 +222,20 @@ def test_wrong_frames_are_refused(trees: FeatureSet, monkeypatch: pytest.MonkeyP
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(InputError, match="pip install pandas"):
         trees.to_frame()
+
+
+def test_a_fingerprint_is_of_features_labels_and_classes(tmp_path: Path) -> None:
+    features = np.arange(6, dtype=np.float32).reshape(3, 2)
+    trees = FeatureSet(features, ["oak", "elm", "oak"])
+    digest = hashlib.sha256(b"float32 (3, 2) ('elm', 'oak')" + trees.labels.tobytes() + features.tobytes())
+    assert trees.fingerprint() == digest.hexdigest()[:16]
+    np.save(tmp_path / "rows.npy", features)
+    mapped = FeatureSet(np.load(tmp_path / "rows.npy", mmap_mode="r"), trees.labels, trees.classes)
+    assert mapped.fingerprint() == trees.fingerprint()
+    others = [
+        FeatureSet(features + 1, trees.labels, trees.classes),
+        FeatureSet(features.astype(np.float64), trees.labels, trees.classes),
+        FeatureSet(features, ["elm", "elm", "oak"]),
+        FeatureSet(features, ["oak", "yew", "oak"]),
+    ]
+    assert len({other.fingerprint() for other in (trees, *others)}) == 5

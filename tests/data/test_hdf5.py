@@ -178,7 +178,7 @@ def test_features_that_are_not_finite_are_named_by_their_rows(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"all_feats": None}, "no dataset called all_feats; found in it: all_labels, count"),
+        ({"all_feats": None}, "no dataset called all_feats; found: all_labels, count"),
         ({"all_labels": None}, "no dataset called all_labels"),
         ({"count": None}, "no dataset called count"),
         ({"all_feats": np.zeros(6)}, r"all_feats is float64 of shape \(6,\); it must be float of n × D"),

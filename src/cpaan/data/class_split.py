@@ -73,9 +73,9 @@ def read_setup(path: str | os.PathLike[str], part: int | None = None) -> Setup:
     elif any(name.startswith(("base_classes", "novel_classes")) for name in content):
         lists = _official_lists(content, part, path)
     else:
-        found = show_names(list(content)) or "none"
+        found = show_names(list(content)) or "no keys"
         raise InputError(
-            f'{path} is no setup: it needs the keys "base" and "novel", or those of label_idx.json; keys in it: {found}'
+            f'{path} is not a setup: it needs the keys "base" and "novel", or those of label_idx.json; it has {found}'
         )
     try:
         return Setup(tuple(lists["base"]), tuple(lists["novel"]))

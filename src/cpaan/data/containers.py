@@ -51,11 +51,7 @@ def tensor_to_numpy(tensor: Any, name: str = "X") -> npt.NDArray[Any]:
 
 
 def describe_rows(rows: Sequence[int] | npt.NDArray[np.integer[Any]]) -> str:
-    """Name the first few rows and count the rest, for a message.
-
-    >>> describe_rows([3, 17, 20, 21, 30])
-    'rows 3, 17, 20 and 2 more'
-    """
+    """Name the first few rows and count the rest, for a message: "rows 3, 17, 20 and 2 more"."""
     named = ", ".join(str(int(row)) for row in rows[:_ROWS_NAMED])
     more = f" and {len(rows) - _ROWS_NAMED} more" if len(rows) > _ROWS_NAMED else ""
     return f"{'row' if len(rows) == 1 else 'rows'} {named}{more}"
@@ -65,25 +61,11 @@ def describe_rows(rows: Sequence[int] | npt.NDArray[np.integer[Any]]) -> str:
 
 
 def as_features(X: Any, name: str = "X", *, keep_half: bool = False) -> FeatureArray:
-    """Read features from any container.
+    """Read finite features (n × D) from any container; the array may share memory with `X`.
 
-    Parameters
-    ----------
-    X : array, tensor, sparse matrix, data frame or nested list
-        One row for each example, one column for each feature; all finite.
-    name : str, default="X"
-        Name in messages.
-    keep_half : bool, default=False
-        Keep float16. By default it becomes float32, in which sums over many rows are safe.
+    float32 and float64 are kept, integers and booleans become float32, Python objects float64, a sparse matrix becomes
+    dense. float16 becomes float32, in which sums over many rows are safe, unless `keep_half` is set.
 
-    Returns
-    -------
-    ndarray of shape (n, D)
-        float32 or float64 as given; integers and booleans become float32, Python objects float64. It may share memory
-        with `X`. A sparse matrix becomes dense.
-
-    Examples
-    --------
     >>> as_features([[1, 2], [3, 4]])
     array([[1., 2.],
            [3., 4.]], dtype=float32)
@@ -107,13 +89,7 @@ def as_features(X: Any, name: str = "X", *, keep_half: bool = False) -> FeatureA
 
 
 def require_finite(features: FeatureArray, name: str = "features") -> None:
-    """Refuse features that are NaN or infinite, naming the rows.
-
-    >>> require_finite(np.array([[0.0], [np.nan]]))
-    Traceback (most recent call last):
-    ...
-    cpaan.errors.InputError: features are NaN or infinite in row 1; remove or impute this row
-    """
+    """Refuse features that are NaN or infinite, naming the rows."""
     wrong = [start + np.flatnonzero(~np.isfinite(block).all(axis=1)) for start, block in RowReader(features).blocks()]
     rows = np.concatenate([np.arange(0), *wrong])
     if len(rows):
@@ -127,10 +103,6 @@ def restore_features(array: npt.NDArray[Any], like: Any) -> Any:
 
     Floating type, device and column names are kept. Integers and booleans give float32, because synthetic features are
     not integers. Rows of a data frame are numbered from 0.
-
-    >>> import torch
-    >>> restore_features(np.ones((1, 2)), like=torch.zeros(5, 2, dtype=torch.float16))
-    tensor([[1., 1.]], dtype=torch.float16)
     """
     container = container_of(like)
     if container in ("pandas", "polars") and like.shape[1] != array.shape[1]:
@@ -278,24 +250,8 @@ def _cast(array: npt.NDArray[Any], dtype: np.dtype[Any], name: str) -> FeatureAr
 
 
 def as_labels(y: Any, length: int | None = None, name: str = "y") -> list[Hashable]:
-    """Read class names from any container, one for each example.
+    """Read hashable class names, none missing, from any container; NumPy and torch scalars become Python scalars.
 
-    Parameters
-    ----------
-    y : array, tensor, series or sequence
-        Class names of any hashable type, none missing. A single column is read as its values.
-    length : int, optional
-        Required number of names.
-    name : str, default="y"
-        Name in messages.
-
-    Returns
-    -------
-    list of hashable
-        The names; NumPy and torch scalars become Python scalars.
-
-    Examples
-    --------
     >>> as_labels(np.array(["cat", "dog"]))
     ['cat', 'dog']
     """
@@ -319,11 +275,7 @@ def as_labels(y: Any, length: int | None = None, name: str = "y") -> list[Hashab
 
 
 def label_array(values: Iterable[Hashable]) -> npt.NDArray[Any]:
-    """Put class names into an array: of numbers or strings if that loses nothing, otherwise of objects.
-
-    >>> label_array([("a", 1), ("b", 2)])
-    array([('a', 1), ('b', 2)], dtype=object)
-    """
+    """Put class names into an array: of numbers or strings if that loses nothing, otherwise of objects."""
     names = list(values)
     kinds = {type(name) for name in names}
     if kinds == {int, float} or (len(kinds) == 1 and kinds <= {bool, int, float, str}):
@@ -338,11 +290,7 @@ def label_array(values: Iterable[Hashable]) -> npt.NDArray[Any]:
 
 
 def restore_labels(values: Iterable[Hashable], like: Any) -> Any:
-    """Put class names into the kind of container that other class names came in; a list gives an array.
-
-    >>> restore_labels([1, 0], like=np.array([0, 1], dtype=np.int16))
-    array([1, 0], dtype=int16)
-    """
+    """Put class names into the kind of container that other class names came in; a list gives an array."""
     names = list(values)
     container = container_of(like)
     if container == "torch":
@@ -358,11 +306,7 @@ def restore_labels(values: Iterable[Hashable], like: Any) -> Any:
 
 
 def append_labels(y: Any, further: Iterable[Hashable]) -> Any:
-    """Append class names to those of any container; a sequence other than a list gives an array.
-
-    >>> append_labels([1, 2], [1])
-    [1, 2, 1]
-    """
+    """Append class names to those of any container; a sequence other than a list gives an array."""
     names = [*as_labels(y), *further]
     if isinstance(y, list):
         return names

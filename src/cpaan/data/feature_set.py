@@ -266,11 +266,7 @@ def _frozen(array: npt.NDArray[_Scalar]) -> npt.NDArray[_Scalar]:
 
 
 def show_names(names: Sequence[Hashable]) -> str:
-    """List class names for a message, cut short after five.
-
-    >>> show_names("abcdefg")
-    "'a', 'b', 'c', 'd', 'e' and 2 more"
-    """
+    """List class names for a message, cut short after five: "'a', 'b', 'c', 'd', 'e' and 2 more"."""
     shown = ", ".join(repr(name) for name in names[:_NAMES_SHOWN])
     return shown + (f" and {len(names) - _NAMES_SHOWN} more" if len(names) > _NAMES_SHOWN else "")
 

@@ -10,6 +10,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -137,12 +138,14 @@ def write_features(
     cast = cast_features(feature_set, dtype)
     chosen = feature_set if dtype is None else FeatureSet(cast, feature_set.labels, feature_set.classes)
     mask = None if is_test is None else as_mask(np.asarray(is_test), len(feature_set), "is_test")
-    _WRITERS[format_by_ending(path)](Path(path), chosen, mask)
+    _, writer = _FORMATS[format_by_ending(path)]
+    writer(Path(path), chosen, mask)
 
 
 def read_table(path: str | os.PathLike[str]) -> FeatureTable:
     """Read all rows of a feature file, and which of them are held out for testing."""
-    return _READERS[format_of(path)](Path(path))
+    reader, _ = _FORMATS[format_of(path)]
+    return reader(Path(path))
 
 
 def _read_hdf5(path: Path) -> FeatureTable:
@@ -165,17 +168,13 @@ def _write_hdf5(path: Path, feature_set: FeatureSet, is_test: npt.NDArray[np.boo
     write_hdf5(path, feature_set.features, names)
 
 
-_READERS: dict[Format, Callable[[Path], FeatureTable]] = {
-    "npz": read_npz,
-    "hdf5": _read_hdf5,
-    "safetensors": read_tensor_file,
-    "parquet": read_parquet,
-}
-_WRITERS: dict[Format, Callable[[Path, FeatureSet, npt.NDArray[np.bool_] | None], None]] = {
-    "npz": write_npz,
-    "hdf5": _write_hdf5,
-    "safetensors": write_tensor_file,
-    "parquet": write_parquet,
+_Reader: TypeAlias = Callable[[Path], FeatureTable]
+_Writer: TypeAlias = Callable[[Path, FeatureSet, npt.NDArray[np.bool_] | None], None]
+_FORMATS: dict[Format, tuple[_Reader, _Writer]] = {
+    "npz": (read_npz, write_npz),
+    "hdf5": (_read_hdf5, _write_hdf5),
+    "safetensors": (read_tensor_file, write_tensor_file),
+    "parquet": (read_parquet, write_parquet),
 }
 
 

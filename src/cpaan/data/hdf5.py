@@ -56,13 +56,6 @@ class Hdf5Features:
 
     The file is opened and checked on first use, and is not kept open.
 
-    Parameters
-    ----------
-    path : str or path
-        The file.
-
-    Examples
-    --------
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     write_hdf5(f"{folder}/train.hdf5", [[0.5], [1.5], [2.5]], labels=[7, 3, 7])
@@ -152,15 +145,15 @@ class Hdf5Features:
     def _header(self) -> _Header:
         with _opened(self.path) as file:
             features, labels, count = (_dataset(file, name, self.path) for name in ("all_feats", "all_labels", "count"))
-            _require_shapes(features, labels, self.path)
-            used = _as_count(count, len(features), self.path)
+            _require_shapes(features, labels)
+            used = _as_count(count, len(features))
             dimension = int(features.shape[1])
             row_bytes = dimension * features.dtype.itemsize
             require_plausible(self.path, used * (row_bytes + labels.dtype.itemsize))
             # A compressed chunk is unpacked whole: better once for all its rows than for each of them.
             chunk_rows = min(features.chunks[0], _LARGEST_BLOCK_BYTES // row_bytes) if features.chunks else 1
             return _Header(
-                labels=_as_class_indices(labels[:used], self.path),
+                labels=_as_class_indices(labels[:used]),
                 dimension=dimension,
                 dtype=np.dtype(np.float16 if features.dtype.itemsize == np.float16().itemsize else np.float32),
                 gap_rows=max(_GAP_BYTES // row_bytes, chunk_rows, 1),
@@ -169,16 +162,9 @@ class Hdf5Features:
 
 
 def write_hdf5(path: str | os.PathLike[str], features: Any, labels: npt.ArrayLike) -> None:
-    """Write a feature file in the benchmark's format, whole or not at all.
+    """Write features and class indices in the benchmark's format, whole or not at all.
 
-    Parameters
-    ----------
-    path : str or path
-        The file, replaced if it exists.
-    features : array, tensor, data frame or nested list of shape (n, D)
-        float16 is kept, all else is written as float32.
-    labels : array of int of length n
-        Class index of each row.
+    float16 is kept, all else is written as float32.
     """
     matrix = as_features(features, "features", keep_half=True)
     if matrix.dtype == np.float64:
@@ -209,36 +195,34 @@ def _dataset(file: Any, name: str, path: Path) -> Any:
     # A group has no shape.
     if name not in file or not hasattr(file[name], "shape"):
         found = ", ".join(file) or "none"
-        raise InputError(f"{path} has no dataset called {name}; found in it: {found}")
+        raise InputError(f"there is no dataset called {name}; found: {found}")
     _require_harmless(file[name], name, path)
     return file[name]
 
 
-def _require_shapes(features: Any, labels: Any, path: Path) -> None:
+def _require_shapes(features: Any, labels: Any) -> None:
     if len(features.shape) != _MATRIX or features.shape[1] == 0 or features.dtype.kind != "f":
-        raise InputError(f"{path}: all_feats is {features.dtype} of shape {features.shape}; it must be float of n × D")
+        raise InputError(f"all_feats is {features.dtype} of shape {features.shape}; it must be float of n × D")
     if labels.shape != features.shape[:1]:
+        rows = features.shape[0]
         raise InputError(
-            f"{path}: all_labels has shape {labels.shape} for {features.shape[0]} rows of all_feats; "
-            "there must be one for each row"
+            f"all_labels has shape {labels.shape} for {rows} rows of all_feats; there must be one for each"
         )
 
 
-def _as_count(count: Any, rows: int, path: Path) -> int:
+def _as_count(count: Any, rows: int) -> int:
     if count.size != 1:  # it might claim to be any number of them, and is not read
-        raise InputError(f"{path}: count is {count.size or 0} numbers; it must be one, the rows in use")
+        raise InputError(f"count is {count.size or 0} numbers; it must be one, the rows in use")
     value = np.asarray(count[()]).item()
     if not 1 <= value <= rows or value % 1:
-        raise InputError(
-            f"{path}: count is {value}; it must be one whole number from 1 to {rows}, the rows of all_feats"
-        )
+        raise InputError(f"count is {value}; it must be one whole number from 1 to {rows}, the rows of all_feats")
     return int(value)
 
 
-def _as_class_indices(labels: npt.NDArray[Any], path: Path) -> IndexArray:
+def _as_class_indices(labels: npt.NDArray[Any]) -> IndexArray:
     whole = labels.dtype.kind in "iu" or (labels.dtype.kind == "f" and bool((np.floor(labels) == labels).all()))
     if not whole or labels.min() < 0 or labels.max() > _MOST_CLASS_INDEX:
-        raise InputError(f"{path}: all_labels is {labels.dtype} and not all class indices; give whole numbers from 0")
+        raise InputError(f"all_labels is {labels.dtype} and not all class indices; give whole numbers from 0")
     indices: IndexArray = labels.astype(np.int64)
     indices.flags.writeable = False
     return indices
@@ -268,17 +252,17 @@ def _blocks(ascending: IndexArray, gap_rows: int, block_rows: int) -> Iterator[t
 def _require_harmless(dataset: Any, name: str, path: Path) -> None:
     """Refuse a dataset that would be read from another file, by a foreign filter, or in chunks that fill the memory."""
     if not os.path.samefile(dataset.file.filename, path):
-        raise InputError(f"{path}: {name} is a link to another file; write its values into this one")
+        raise InputError(f"{name} is a link to another file; write its values into this one")
     if dataset.is_virtual or dataset.external:
-        raise InputError(f"{path}: {name} takes its values from other files; write them into this one")
+        raise InputError(f"{name} takes its values from other files; write them into this one")
     if dataset.dtype.kind not in "iuf":
-        raise InputError(f"{path}: {name} is {dataset.dtype}; it must be numbers")
+        raise InputError(f"{name} is {dataset.dtype}; it must be numbers")
     settings = dataset.id.get_create_plist()
     filters = [settings.get_filter(place)[0] for place in range(settings.get_nfilters())]
     foreign = sorted(set(filters) - _KNOWN_FILTERS)
     if foreign or max(Counter(filters).values(), default=0) > 1:
         raise InputError(
-            f"{path}: {name} is packed by filter {', '.join(map(str, foreign or filters))}, or by one of them twice; "
+            f"{name} is packed by filter {', '.join(map(str, foreign or filters))}, or by one of them twice; "
             "write it again with gzip, lzf or without compression"
         )
     if dataset.chunks is not None:
@@ -288,23 +272,23 @@ def _require_harmless(dataset: Any, name: str, path: Path) -> None:
 def _require_chunks(dataset: Any, filters: list[int], name: str, path: Path) -> None:
     size = math.prod(dataset.chunks) * dataset.dtype.itemsize
     if size > _LARGEST_CHUNK_BYTES:
-        raise InputError(f"{path}: {name} has chunks of {size / 2**20:.0f} MiB; write it again with smaller ones")
+        raise InputError(f"{name} has chunks of {size / 2**20:.0f} MiB; write it again with smaller ones")
     require_plausible(path, size)
     for place in range(dataset.id.get_num_chunks()):
         chunk = dataset.id.get_chunk_info(place)
         if chunk.size > 2 * size + 2**12:
-            raise InputError(f"{path} is damaged: a chunk of {name} has {chunk.size} bytes and should unpack to {size}")
+            raise InputError(f"a chunk of {name} is damaged: it has {chunk.size} bytes and should unpack to {size}")
         if _DEFLATE in filters and chunk.size > _PACKED_UNCHECKED:
-            _require_unpacks(dataset, chunk, filters, size, f"{path}: {name}")
+            _require_unpacks(dataset, chunk, filters, size, name)
 
 
-def _require_unpacks(dataset: Any, chunk: Any, filters: list[int], size: int, where: str) -> None:
+def _require_unpacks(dataset: Any, chunk: Any, filters: list[int], size: int, name: str) -> None:
     """Unpack a chunk on trial, no further than its size."""
     skipped, packed = dataset.id.read_direct_chunk(chunk.chunk_offset)
     before = filters[filters.index(_DEFLATE) + 1 :]
     if skipped or any(each != _FLETCHER32 for each in before):
-        raise InputError(f"{where} is packed in an unusual way; write it again with gzip or without compression")
+        raise InputError(f"{name} is packed in an unusual way; write it again with gzip or without compression")
     unpacking = zlib.decompressobj()
     unpacking.decompress(packed, size + 64)
     if unpacking.unconsumed_tail:
-        raise InputError(f"{where} is damaged or made to do harm: a chunk unpacks to more than its {size} bytes")
+        raise InputError(f"{name} is damaged or made to do harm: a chunk unpacks to more than its {size} bytes")

@@ -6,7 +6,6 @@ gigabyte; a page that is needed again is read again, from the system's cache if 
 
 import mmap
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -25,7 +24,7 @@ class RowReader:
 
     def __init__(self, array: npt.NDArray[Any]) -> None:
         self.array = array
-        self._map = _map_of(array)
+        self._map: Any = _map_of(array)
         self._touched = 0
 
     def read(self, rows: slice | npt.NDArray[np.int64]) -> npt.NDArray[Any]:
@@ -33,7 +32,7 @@ class RowReader:
         if self._map is None:
             found: npt.NDArray[Any] = self.array[rows]
             return found
-        self._map.require_whole()
+        _require_whole(self._map)
         if isinstance(rows, slice):
             found = self.array[rows]
             self._touch(found.nbytes)
@@ -62,7 +61,7 @@ class RowReader:
         """Release the pages that were read, if the system has a way to."""
         self._touched = 0
         if self._map is not None and hasattr(mmap, "MADV_DONTNEED"):
-            self._map.pages.madvise(mmap.MADV_DONTNEED)
+            self._map.base.madvise(mmap.MADV_DONTNEED)
 
 
 def is_mapped(array: npt.NDArray[Any]) -> bool:
@@ -70,27 +69,20 @@ def is_mapped(array: npt.NDArray[Any]) -> bool:
     return _map_of(array) is not None
 
 
-@dataclass(frozen=True)
-class _Map:
-    """A mapped file, of which the bytes up to `end` are needed."""
-
-    pages: mmap.mmap
-    end: int
-    name: object
-
-    def require_whole(self) -> None:
-        # Touching a page beyond the end of the file would end the process.
-        size = self.pages.size()
-        if size < self.end:
-            name = self.name or "the mapped file"
-            raise InputError(f"{name} has {size} bytes, but had {self.end} or more when it was mapped; map it again")
-
-
-def _map_of(array: npt.NDArray[Any]) -> _Map | None:
+def _map_of(array: npt.NDArray[Any]) -> "np.memmap[Any, Any] | None":
+    """Find the map that was opened for reading alone, of which an array is a view."""
     owner: Any = array
     while isinstance(owner.base, np.ndarray):
         owner = owner.base
     # Other modes hold changes in memory, which would be lost with the pages.
     if not isinstance(owner, np.memmap) or owner.mode != "r" or not isinstance(owner.base, mmap.mmap):
         return None
-    return _Map(owner.base, owner.offset + owner.nbytes, owner.filename)
+    return owner
+
+
+def _require_whole(owner: Any) -> None:
+    # Touching a page beyond the end of the file would end the process.
+    size, end = owner.base.size(), owner.offset + owner.nbytes
+    if size < end:
+        name = owner.filename or "the mapped file"
+        raise InputError(f"{name} has {size} bytes, but had {end} or more when it was mapped; map it again")

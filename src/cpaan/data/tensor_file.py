@@ -38,8 +38,8 @@ def read_tensor_file(path: Path) -> FeatureTable:
     # The library compares every place and size in the header with the length of the file.
     with reading(path, _WRONG), import_module("safetensors").safe_open(path, framework="numpy") as file:
         names = set(file.keys())
-        _require_form(file, names, path)
-        classes = _classes(file.metadata() or {}, path)
+        _require_form(file, names)
+        classes = _classes(file.metadata() or {})
         features, labels = _read_features(file, path), file.get_tensor("labels")
         is_test = file.get_tensor("is_test") if "is_test" in names else None
     return make_table(path, features, labels, classes, is_test)
@@ -62,21 +62,21 @@ def write_tensor_file(path: Path, feature_set: FeatureSet, is_test: npt.NDArray[
             raise OSError(str(error)) from error
 
 
-def _require_form(file: Any, names: set[str], path: Path) -> None:
+def _require_form(file: Any, names: set[str]) -> None:
     for name in ("features", "labels"):
         if name not in names:
             found = ", ".join(sorted(names)) or "none"
-            raise InputError(f"{path} has no tensor called {name}; tensors in it: {found}")
+            raise InputError(f"there is no tensor called {name}; found: {found}")
     rows = tuple(file.get_slice("features").get_shape())
     if len(rows) != _MATRIX:
-        raise InputError(f"{path}: features has shape {rows}; it must be n × D")
+        raise InputError(f"features has shape {rows}; it must be n × D")
     for name, types in _TYPES.items():
         if name in names:
             shape, found = tuple(file.get_slice(name).get_shape()), file.get_slice(name).get_dtype()
             if found not in types:
-                raise InputError(f"{path}: {name} is {found}; it must be one of {', '.join(types)}")
+                raise InputError(f"{name} is {found}; it must be one of {', '.join(types)}")
             if name != "features" and shape != rows[:1]:
-                raise InputError(f"{path}: {name} has shape {shape} for {rows[0]} rows of features")
+                raise InputError(f"{name} has shape {shape} for {rows[0]} rows of features")
 
 
 def _read_features(file: Any, path: Path) -> npt.NDArray[Any]:
@@ -101,10 +101,10 @@ def _begin(path: Path, name: str) -> int:
         return 8 + length + int(json.loads(file.read(length))[name]["data_offsets"][0])
 
 
-def _classes(metadata: dict[str, str], path: Path) -> list[Any] | None:
+def _classes(metadata: dict[str, str]) -> list[Any] | None:
     if "classes" not in metadata:
         return None
-    classes = parse_json(metadata["classes"], f"{path}: classes in its metadata")
+    classes = parse_json(metadata["classes"], "classes in its metadata")
     if not isinstance(classes, list) or not all(isinstance(name, str | int | float) for name in classes):
-        raise InputError(f"{path}: classes in its metadata must be a list of names")
+        raise InputError("classes in its metadata must be a list of names")
     return classes

@@ -40,8 +40,8 @@ def make_spiral(
 ) -> LowShotSplit:
     """Draw a four-arm spiral in the plane.
 
-    Point t ∈ [0, 1] of an arm lies at radius r₀ + (1 − r₀) t and angle φ + τ (t − t₀), plus Gaussian noise; φ differs
-    by 90° from arm to arm.
+    Point t ∈ [0, 1] of an arm lies at radius r₀ + (1 − r₀) t and angle φ + τ (t − t₀), plus Gaussian noise; φ grows by
+    90° from arm to arm.
 
     Parameters
     ----------

@@ -81,8 +81,8 @@ def test_reading_the_two_parts_of_the_official_file(tmp_path: Path) -> None:
     ("content", "part", "message"),
     [
         ([1, 2], None, "holds a list; a setup is an object"),
-        ({}, None, "keys in it: none"),
-        ({"base": ["a"], "classes": []}, None, "needs the keys \"base\" and \"novel\".*keys in it: 'base', 'classes'"),
+        ({}, None, "it has no keys"),
+        ({"base": ["a"], "classes": []}, None, "needs the keys \"base\" and \"novel\".*it has 'base', 'classes'"),
         ({"base": "a", "novel": ["b"]}, None, "base is a str; give a list"),
         ({"base": ["a"], "novel": {"b": 1}}, None, "novel is a dict; give a list"),
         ({"base": ["a"], "novel": ["a"]}, None, r"odd\.json: both base and novel: 'a'"),

@@ -1,4 +1,4 @@
-"""Every format of feature files: round trips, files of others, what is refused, and conversion between them."""
+"""Feature files of every format: round trips, files of others, wrong files, and rows without labels."""
 
 import json
 import struct
@@ -19,8 +19,8 @@ from cpaan.cli.app import app
 from cpaan.data import FeatureSet, read_bank, read_features, tensor_file, write_features
 from cpaan.data.benchmark import load_benchmark
 from cpaan.data.class_split import Setup
-from cpaan.data.files import read_table
-from cpaan.data.hdf5 import Hdf5Features
+from cpaan.data.files import read_rows, read_table
+from cpaan.data.hdf5 import Hdf5Features, write_hdf5
 from cpaan.data.memory_map import is_mapped
 from cpaan.errors import InputError
 
@@ -146,7 +146,7 @@ def test_safetensors_of_others(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arrays", "classes", "message"),
     [
-        ({"labels": np.zeros(1, int)}, None, "no tensor called features; tensors in it: labels"),
+        ({"labels": np.zeros(1, int)}, None, "no tensor called features; found: labels"),
         ({"features": np.ones(3), "labels": np.zeros(3, int)}, None, r"shape \(3,\); it must be n × D"),
         ({"features": np.ones((2, 2)), "labels": np.zeros(3, int)}, None, r"labels has shape \(3,\) for 2 rows"),
         ({"features": np.ones((2, 2), int), "labels": np.zeros(2, int)}, None, "features is I64"),
@@ -307,3 +307,36 @@ def test_convert_refuses(tmp_path: Path, arguments: tuple[str, ...], message: st
     assert result.exit_code == 2
     assert message in " ".join(result.stderr.split())
     assert [path.name for path in tmp_path.iterdir()] == ["bank.npz"]
+
+
+ROWS = np.arange(12, dtype=np.float32).reshape(4, 3)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_rows_come_back_with_their_precision(tmp_path: Path, dtype: type[np.floating]) -> None:
+    rows = ROWS.astype(dtype)
+    np.savez(tmp_path / "X.npz", X=rows)
+    np.savez(tmp_path / "features.npz", features=rows, labels=[0, 1, 0, 1], is_test=[True, False, True, False])
+    np.save(tmp_path / "rows.npy", rows)
+    for name in ("X.npz", "features.npz", "rows.npy"):
+        found = read_rows(tmp_path / name)
+        assert found.dtype == dtype
+        np.testing.assert_array_equal(found, rows)
+
+
+def test_hdf5_is_read_whole(tmp_path: Path) -> None:
+    write_hdf5(tmp_path / "rows.h5", ROWS, [7, 3, 7, 3])
+    np.testing.assert_array_equal(read_rows(tmp_path / "rows.h5"), ROWS)
+
+
+def test_unfit_files_are_named(tmp_path: Path) -> None:
+    np.save(tmp_path / "flat.npy", ROWS[0])
+    np.save(tmp_path / "nan.npy", np.full((2, 2), np.nan))
+    np.savez(tmp_path / "labels.npz", y=[1])
+    whole = tmp_path / "whole.npy"
+    np.save(whole, ROWS)
+    whole.write_bytes(whole.read_bytes()[:-8])
+    cases = {"flat.npy": "flat.npy", "nan.npy": "NaN", "labels.npz": "no array called features"}
+    for name, message in {**cases, "whole.npy": "damaged", "none.npz": "there is no file", ".": "is a folder"}.items():
+        with pytest.raises(InputError, match=message):
+            read_rows(tmp_path / name)
