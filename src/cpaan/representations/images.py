@@ -40,7 +40,7 @@ _LONGEST_HEADER = 2**20
 
 
 def index_images(root: str | os.PathLike[str], *, classes: Iterable[str] | None = None) -> "ImageIndex":
-    """Find the images in a folder or in tars, without opening any of them.
+    """Index the images in a folder or in tars, sorted by part, class and file name, without opening any of them.
 
     Names that start with a dot are ignored, and so, with a warning, are files whose ending is not that of an image.
 
@@ -51,12 +51,7 @@ def index_images(root: str | os.PathLike[str], *, classes: Iterable[str] | None 
         (other folders next to these are ignored); a folder with `CLASS/*.jpg`; a tar with such paths; or a folder of
         several such tars.
     classes : iterable of str, optional
-        Index only these classes, in this order.
-
-    Returns
-    -------
-    ImageIndex
-        Classes sorted by name, images by part, class and file name.
+        Index only these classes, in this order; by default all, sorted by name.
 
     Examples
     --------
