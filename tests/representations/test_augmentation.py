@@ -282,7 +282,7 @@ class Calls(TorchFunctionMode):
 
 
 @pytest.mark.parametrize("augmentation", SETTINGS, ids=str)
-def test_nothing_is_looked_at_on_the_host_and_no_image_alone(augmentation: Augmentation) -> None:
+def test_no_value_is_read_on_the_host_and_no_image_is_handled_alone(augmentation: Augmentation) -> None:
     lists = []
     for n in (2, 64):
         augmentation(noise(n, 24), seeded())

@@ -53,7 +53,7 @@ def backbone() -> Backbone:
     return Backbone(ResNet10(stem="small", width=2).eval(), "resnet10", recipe, ("a", "b"))
 
 
-def test_features_stand_beside_their_classes_and_parts(coloured: Images, tmp_path: Path) -> None:
+def test_features_come_with_their_classes_and_parts(coloured: Images, tmp_path: Path) -> None:
     index = index_images(coloured())
     encoder = make_encoder(MeanColour(), device=CPU, size=12, resize=12)
     found = extract_features(index, encoder, tmp_path / "bank.npz", batch_size=7)
@@ -183,7 +183,7 @@ def test_hdf5_holds_one_part_with_class_indices(coloured: Images, tmp_path: Path
 
 
 @pytest.mark.parametrize("seconds", [0.0, 1e9])
-def test_an_interrupted_extraction_goes_on(
+def test_an_interrupted_extraction_resumes(
     coloured: Images, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float
 ) -> None:
     monkeypatch.setattr("cpaan.representations.extraction.SECONDS_BETWEEN_NOTES", seconds)

@@ -14,7 +14,7 @@ import pytest
 from cpaan.errors import InputError
 from cpaan.representations.images import ImageIndex, index_images
 
-# The folder of development data lies beside the repository; another place can be named in the environment.
+# The development data is next to the repository, or where the environment says.
 SHARED = Path(os.environ.get("CPAAN_DATA", Path(__file__).parents[3] / "shared" / "data"))
 
 
@@ -84,7 +84,7 @@ def test_a_tar_gives_the_same_as_its_folder(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("form", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
-def test_shards_in_any_format_with_other_files_beside(tmp_path: Path, form: int) -> None:
+def test_shards_in_any_format_next_to_other_files(tmp_path: Path, form: int) -> None:
     long = "train/" + "oak" * 20 + "/" + "x" * 60 + ".jpg"
     make_tar(tmp_path / "b.tar", ["./train/elm/2.jpg", long], form=form)
     make_tar(tmp_path / "a.tar", ["val/elm/1.jpg", "yew/3.jpg", "train/elm/notes.txt"], form=form)
@@ -107,7 +107,7 @@ def test_folders_without_parts_are_for_training(tmp_path: Path) -> None:
         index.part("test")
 
 
-def test_test_folder_and_other_folders_beside_the_parts(tmp_path: Path) -> None:
+def test_test_folder_and_other_folders(tmp_path: Path) -> None:
     index = index_images(make_files(tmp_path, ["train/oak/1.jpg", "test/oak/2.jpg", "devkit/notes/3.txt"]))
     assert names(index) == ["train/oak/1.jpg", "test/oak/2.jpg"]
     assert index.is_test.tolist() == [False, True]

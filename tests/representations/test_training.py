@@ -78,7 +78,7 @@ def test_the_same_seed_gives_the_same_bits_and_another_seed_others(coloured: Ima
 
 
 @pytest.mark.parametrize("kind", ["resnet10", "prototypical"])
-def test_a_run_that_is_stopped_goes_on_with_the_same_bits(
+def test_a_stopped_run_resumes_with_the_same_bits(
     coloured: Images, tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     index = index_images(coloured())
@@ -139,7 +139,7 @@ def _failing_at(at: int) -> Callable[[str, str], Callable[..., None]]:
 
 
 @pytest.mark.parametrize(("kind", "epochs"), [("resnet10", 2), ("prototypical", 8)])
-def test_two_processes_do_what_one_does_that_normalises_the_same_halves(
+def test_two_processes_compute_what_one_does_with_the_same_halves(
     coloured: Images, tmp_path: Path, kind: str, epochs: int
 ) -> None:
     """Both ways add the same numbers in another order, and training makes the rounding grow.
@@ -289,7 +289,7 @@ def test_wrong_settings_are_refused_by_name(coloured: Images, tmp_path: Path) ->
         train_backbone(index_images(coloured()), settings(cache="maybe"), tmp_path / "model")
 
 
-def test_a_new_run_clears_what_is_left_of_another(coloured: Images, tmp_path: Path) -> None:
+def test_a_new_run_clears_the_remains_of_another(coloured: Images, tmp_path: Path) -> None:
     """Checkpoints of a run that got further must not be taken for newer ones of this run."""
     index, folder = index_images(coloured()), tmp_path / "model"
     given = settings(checkpoint_seconds=0)
@@ -335,7 +335,7 @@ def test_a_batch_without_a_readable_image_is_named(coloured: Images, tmp_path: P
         train_backbone(index_images(root), settings(cache="never", on_bad="skip"), tmp_path / "model")
 
 
-def test_one_class_cannot_be_told_from_others(coloured: Images, tmp_path: Path) -> None:
+def test_a_single_class_is_refused(coloured: Images, tmp_path: Path) -> None:
     index = index_images(coloured(), classes=["colour1"])
     with pytest.raises(InputError, match="there is 1 base class"):
         train_backbone(index, settings(), tmp_path / "model")

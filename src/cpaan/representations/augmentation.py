@@ -85,7 +85,7 @@ class Augmentation:
             raise InputError(f"ratio must be two ratios of width to height, such as (3 / 4, 4 / 3), got {self.ratio}")
 
     def __call__(self, pixels: Tensor, generator: torch.Generator) -> Tensor:
-        """Give a random, normalised view of each image; the generator must be on the device of the pixels."""
+        """Return a random, normalised view of each image; the generator must be on the device of the pixels."""
         _require_pixels(pixels)
         if generator.device.type != pixels.device.type:
             raise InputError(

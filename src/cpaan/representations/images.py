@@ -40,7 +40,7 @@ _LONGEST_HEADER = 2**20
 
 
 def index_images(root: str | os.PathLike[str], *, classes: Iterable[str] | None = None) -> "ImageIndex":
-    """Find the images in a folder or in tars, without opening any of them.
+    """Index the images in a folder or in tars, sorted by part, class and file name, without opening any of them.
 
     Names that start with a dot are ignored, and so, with a warning, are files whose ending is not that of an image.
 
@@ -51,12 +51,7 @@ def index_images(root: str | os.PathLike[str], *, classes: Iterable[str] | None 
         (other folders next to these are ignored); a folder with `CLASS/*.jpg`; a tar with such paths; or a folder of
         several such tars.
     classes : iterable of str, optional
-        Index only these classes, in this order.
-
-    Returns
-    -------
-    ImageIndex
-        Classes sorted by name, images by part, class and file name.
+        Index only these classes, in this order; by default all, sorted by name.
 
     Examples
     --------
@@ -77,17 +72,10 @@ def index_images(root: str | os.PathLike[str], *, classes: Iterable[str] | None 
     empty = [folder for folder in found.empty if wanted is None or folder.rpartition("/")[2] in wanted]
     if empty:
         raise InputError(f"{root}: no image in the class folders {show_names(empty)}; add images or remove them")
-    if not found.images:
+    if not found.entries:
         raise InputError(f"{root} holds no images ({' '.join(ENDINGS)}); {LAYOUT}")
-    names = sorted({image.class_name for image in found.images})
-    label_of = {name: label for label, name in enumerate(names)}
-    entries = (
-        ImageEntry(image.file, image.name, image.offset, image.size, label_of[image.class_name], image.is_test)
-        for image in sorted(found.images)
-    )
-    index = ImageIndex(tuple(names), tuple(entries))
-    if wanted is not None:
-        index = index.select(wanted)
+    entries = sorted(found.entries, key=lambda entry: (entry.name.rpartition("/")[2], entry.name))
+    index = ImageIndex(tuple(found.labels), tuple(entries)).select(wanted or sorted(found.labels))
     trained = set(index.labels[~index.is_test].tolist())
     untrained = [name for label, name in enumerate(index.classes) if label not in trained]
     if trained and untrained:  # a source may be for testing only
@@ -165,7 +153,7 @@ class ImageIndex:
         names = tuple(str(name) for name in as_classes(classes))
         unknown = sorted(set(names) - set(self.classes), key=names.index)
         if unknown:
-            raise_unknown(unknown, self.classes)
+            raise_unknown(unknown, sorted(self.classes))
         label_of = {self.classes.index(name): label for label, name in enumerate(names)}
         kept = [
             ImageEntry(entry.file, entry.name, entry.offset, entry.size, label_of[entry.label], entry.is_test)
@@ -187,20 +175,9 @@ class ImageIndex:
         return ImageIndex(self.classes, kept)
 
 
-class _Image(NamedTuple):
-    """An image by its position; images are sorted by these fields in this order."""
-
-    is_test: bool
-    class_name: str
-    file_name: str
-    name: str
-    file: Path
-    offset: int | None
-    size: int | None
-
-
 class _Found(NamedTuple):
-    images: list[_Image]
+    labels: dict[str, int]  # of classes, in the order of their discovery
+    entries: list[ImageEntry]
     empty: list[str]  # class folders without an image
     ignored: Counter[str]  # by kind
 
@@ -250,7 +227,7 @@ def _kind(name: str) -> str:
 
 
 def _search_folders(root: Path, parts: list[str]) -> _Found:
-    found = _Found([], [], Counter())
+    found = _Found({}, [], [], Counter())
     for part in parts:
         entries = _visible(root / part)
         for entry in entries:
@@ -266,24 +243,27 @@ def _search_folders(root: Path, parts: list[str]) -> _Found:
 
 def _search_class_folder(root: Path, part: str, class_name: str, found: _Found) -> None:
     folder = f"{part}/{class_name}" if part else class_name
-    before = len(found.images)
-    is_test = part not in ("", _TRAIN)
+    before = len(found.entries)
+    label, is_test = found.labels.get(class_name, len(found.labels)), part not in ("", _TRAIN)
     path = root / folder
     for entry in _visible(path):
         # The listing gives the kind; following links would take a system call for each file.
         if entry.is_dir(follow_symlinks=False):
             raise InputError(f"{entry.path} is a folder in a class folder; put images into the class folder itself")
         if _is_image(entry.name) and (entry.is_file(follow_symlinks=False) or entry.is_symlink()):
-            name = f"{folder}/{entry.name}"
-            found.images.append(_Image(is_test, class_name, entry.name, name, path / entry.name, None, None))
+            image = ImageEntry(path / entry.name, f"{folder}/{entry.name}", None, None, label, is_test)
+            found.entries.append(image)
         else:
             found.ignored[_kind(entry.name)] += 1
-    if len(found.images) == before:
+    if len(found.entries) == before:
         found.empty.append(folder)
+    else:
+        found.labels[class_name] = label
 
 
 def _search_tars(tars: list[Path]) -> _Found:
-    images: dict[str, _Image] = {}
+    labels: dict[str, int] = {}
+    images: dict[str, ImageEntry] = {}
     folders: set[str] = set()
     ignored: Counter[str] = Counter()
     for path in tars:
@@ -300,16 +280,18 @@ def _search_tars(tars: list[Path]) -> _Found:
                 folders.update(["/".join(steps[:2])] if len(steps) > 1 else [])
                 continue
             try:
-                part, class_name, file_name = steps
+                part, class_name, _ = steps
             except ValueError as error:
                 raise InputError(f"{path}: the image {member.name!r} is not in a class folder; {LAYOUT}") from error
             name = f"{path.name}:{member.name.removeprefix('./')}"
-            image = _Image(part != _TRAIN, class_name, file_name, name, path, member.offset_data, member.size)
+            label = labels.setdefault(class_name, len(labels))
+            image = ImageEntry(path, name, member.offset_data, member.size, label, part != _TRAIN)
             # By part, class and file name, so "./oak/1.jpg", "oak/1.jpg" and "train/oak/1.jpg" are the same.
             earlier = images.setdefault("/".join(steps), image)
             if earlier is not image:
                 raise InputError(f"the same image occurs twice: {earlier.name} and {image.name}; remove one of them")
-    return _Found(list(images.values()), sorted(folders - {key.rpartition("/")[0] for key in images}), ignored)
+    empty = sorted(folders - {key.rpartition("/")[0] for key in images})
+    return _Found(labels, list(images.values()), empty, ignored)
 
 
 class _Headers(io.FileIO):

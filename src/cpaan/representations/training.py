@@ -50,6 +50,8 @@ def train_backbone(
 ) -> Backbone | None:
     """Train on the images of an index, whose classes are the base classes, and write the backbone to a folder.
 
+    Returns the backbone, or None in any process but the first. SIGINT or SIGTERM write a checkpoint and raise Stopped.
+
     Parameters
     ----------
     index : ImageIndex
@@ -62,15 +64,6 @@ def train_backbone(
         Continue from the newest checkpoint in the folder, if there is one.
     bars : callable, optional
         Opens progress bars.
-
-    Returns
-    -------
-    Backbone, or None in any process but the first
-
-    Raises
-    ------
-    Stopped
-        After SIGINT or SIGTERM, once a checkpoint is written.
     """
     with joined_processes(settings.device) as processes:
         _require_enough(index.part("train").labels, index.classes, settings)
