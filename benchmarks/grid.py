@@ -1,18 +1,18 @@
-"""How long the whole grid of the benchmark takes on a bank of features, and how that compares with the plain way.
+"""Time the whole grid of the benchmark on a bank of features, and compare it with a plain implementation.
 
 Usage: python benchmarks/grid.py bank.npz --setup setup.json [--methods none,empirical-bayes,ccov-gan]
            [--classifiers nearest-prototype,linear] [--normalize l2] [--jobs 2] [--output grid.json]
 
-For every method and final classifier, `cpaan bench` is run in a process of its own, with all that belongs to it: start,
-reading, 5 numbers of shots × 5 trials, each in both settings, and the table. `none` is the classifier without
-augmentation. A method that is trained is run twice, the second time with what the first one learned: the grid is the
-second run, and training what the first one took longer.
+For every method and final classifier, `cpaan bench` runs in its own process, from start to table: it reads the bank and
+evaluates 5 numbers of shots × 5 trials, each in both settings. `none` is the classifier without augmentation. Trained
+methods run twice, the second time with the networks of the first: the second run is the time of the grid, the
+difference that of training.
 
-The plain way, for the linear classifier: one process, and every classifier trained to the end on all examples in double
-precision, on the cells of the first trial. Both ways do each cell in turns, in one process and on one thread; beside
-the ratio of their processor seconds stands the largest difference of an accuracy, in points.
+The plain implementation of the linear classifier trains to the end, on all examples, in double precision. Both do each
+cell of the first trial in turn, in one process and on one thread; the table shows the ratio of their processor seconds
+and the largest difference of an accuracy, in points.
 
-Seconds by the clock depend on what else the machine does; processor seconds of all processes less so.
+Wall-clock seconds depend on the load of the machine; processor seconds of all processes depend on it less.
 """
 
 import argparse
@@ -39,17 +39,17 @@ MEASURES = ("top1", "top5")
 
 
 def method_name(method: str, classifier: str) -> str:
-    """Give the name that `cpaan bench` knows a method by: without augmentation, that of its classifier."""
+    """Name a method as `cpaan bench` does: without augmentation, by its classifier."""
     return classifier if method == "none" else method
 
 
 def is_trained(method: str) -> bool:
-    """Tell whether a method has a recipe to train by; others learn in a moment, if at all."""
+    """Check whether a method has a training recipe; others fit in a moment, if at all."""
     return method != "none" and "recipe" in make_augmenter(method, Settings()).get_params(deep=False)  # type: ignore[no-untyped-call]
 
 
 def run_grid(options: argparse.Namespace, method: str, classifier: str, folder: Path) -> dict[str, float]:
-    """Run the command; give seconds by the clock and of the processors."""
+    """Run the command; return wall-clock and processor seconds."""
     command = [sys.executable, "-m", "cpaan", "bench", str(options.bank), "--setup", str(options.setup)]
     command += ["--methods", method_name(method, classifier), "--classifier", classifier, "-o", str(folder)]
     command += ["--normalize", options.normalize, "--jobs", str(options.jobs), "--device", "cpu"]
@@ -61,13 +61,13 @@ def run_grid(options: argparse.Namespace, method: str, classifier: str, folder: 
 
 
 def forget_results(folder: Path) -> None:
-    """Leave of a run what was learned, as if it had been interrupted before the first cell."""
+    """Keep only the trained models of a run, as if it had been interrupted before the first cell."""
     for name in ("results.jsonl", "results.csv", "DONE"):
         (folder / name).unlink()
 
 
 def measure_grid(options: argparse.Namespace, method: str, classifier: str, folder: Path) -> dict[str, Any]:
-    """Time the grid, and apart from it training."""
+    """Time the grid, and training separately."""
     first = run_grid(options, method, classifier, folder)
     if not is_trained(method):
         return {**first, "training": None}
@@ -77,14 +77,14 @@ def measure_grid(options: argparse.Namespace, method: str, classifier: str, fold
 
 
 def timed_cell(data: BenchmarkData, fitted: FittedMethods, cell: Cell) -> tuple[float, list[Row]]:
-    """Evaluate a cell; give its processor seconds and its rows."""
+    """Evaluate a cell; return its processor seconds and its rows."""
     start = time.process_time()
     rows = run_cell(data, fitted, cell)
     return time.process_time() - start, rows
 
 
 def compare(options: argparse.Namespace, method: str, data: BenchmarkData, models: Path) -> dict[str, float]:
-    """Do the linear cells of the first trial both ways, in turns."""
+    """Run the linear cells of the first trial both ways, in turn."""
     name = method_name(method, "linear")
     plan, plain_plan = (
         Plan((name,), trials=1, classifier="linear", settings={"device": "cpu", **settings})
@@ -105,7 +105,7 @@ def compare(options: argparse.Namespace, method: str, data: BenchmarkData, model
 
 
 def table(record: dict[str, Any]) -> str:
-    """Lay out what was measured."""
+    """Lay out the measurements."""
     rows, cells = [], len(SHOTS) * TRIALS
     for found in record["grids"]:
         training, plain = found["training"], found.get("plain")
@@ -135,7 +135,7 @@ def table(record: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    """Measure every method with every classifier; print a table and write the figures."""
+    """Measure every method with every classifier; print a table and save the figures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("bank", type=Path)
     parser.add_argument("--setup", type=Path, required=True)
@@ -143,7 +143,7 @@ def main() -> None:
     parser.add_argument("--classifiers", default="nearest-prototype,linear")
     parser.add_argument("--normalize", default="l2")
     parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument("--without-plain", action="store_true", help="leave the plain way out")
+    parser.add_argument("--without-plain", action="store_true", help="skip the plain implementation")
     parser.add_argument("--output", type=Path, default=Path("grid.json"))
     options = parser.parse_args()
     record: dict[str, Any] = {

@@ -108,7 +108,7 @@ def test_wrong_scores_are_named(scores: Any, targets: Any, k: int, message: str)
         (["a", "b"], ["a"], [], "y_true contains classes outside"),
         (["a", "b"], ["a"], ["a", None], "^label_space is missing"),
         (["a", "b"], ["a"], [*"abzyx"], r"classes: 'x', 'y', 'z'$"),
-        (["a", "b"], ["a"], [*"abzyxvw"], r"classes: 'v', 'w', 'x' and 2 more$"),
+        (["a", "b"], ["a"], [*"abzyxvwut"], r"classes: 't', 'u', 'v', 'w', 'x' and 2 more$"),
         (["a", "a"], ["a"], None, "twice"),
         (["a"], ["a"], None, "classes has 1 labels for 2"),
         (["a", "b"], ["a", "b"], None, "y_true has 2 labels for 1"),

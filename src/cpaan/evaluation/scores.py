@@ -13,10 +13,10 @@ import numpy.typing as npt
 
 from cpaan.classifiers.base import class_scores
 from cpaan.data.containers import as_labels
+from cpaan.data.feature_set import show_names
 from cpaan.errors import InputError
 
 _MATRIX = 2
-_NAMED = 3  # classes in an error message
 
 
 @dataclass(frozen=True)
@@ -205,7 +205,6 @@ def _check_scores(scores: npt.ArrayLike) -> npt.NDArray[Any]:
 
 
 def _check_subset(labels: set[Any], allowed: set[Any], name: str, whole: str) -> None:
-    unknown = sorted(map(repr, labels - allowed))
+    unknown = sorted(labels - allowed, key=repr)
     if unknown:
-        more = f" and {len(unknown) - _NAMED} more" if len(unknown) > _NAMED else ""
-        raise InputError(f"{name} contains classes outside {whole}: {', '.join(unknown[:_NAMED])}{more}")
+        raise InputError(f"{name} contains classes outside {whole}: {show_names(unknown)}")
