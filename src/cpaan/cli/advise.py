@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from cpaan.augmenters.advice import Advice, Prediction
+    from cpaan.centers.advice import Advice, Prediction
     from cpaan.data.benchmark import BenchmarkData
     from cpaan.data.feature_set import FeatureSet
 
@@ -28,7 +28,7 @@ def advise(
 
     Test examples are not looked at. Example: cpaan advise bank.npz --setup setup.json
     """
-    from cpaan.augmenters.advice import advise_on
+    from cpaan.centers.advice import advise_on
     from cpaan.data.benchmark import load_benchmark
     from cpaan.errors import InputError
 

@@ -10,8 +10,8 @@ _WORDS = {"true": True, "false": False}
 def parse_numbers(items: list[str]) -> dict[str, Any]:
     """Read NAME=VALUE items; values are whole numbers, numbers, true, false or words.
 
-    >>> parse_numbers(["episodes=10", "cycle_weight=2.5", "pairing=all", "center=true"])
-    {'episodes': 10, 'cycle_weight': 2.5, 'pairing': 'all', 'center': True}
+    >>> parse_numbers(["episodes=10", "cycle_weight=2.5", "pairing=all", "standardize=true"])
+    {'episodes': 10, 'cycle_weight': 2.5, 'pairing': 'all', 'standardize': True}
     """
     numbers: dict[str, Any] = {}
     for item in items:

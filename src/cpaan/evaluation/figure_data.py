@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cpaan.augmenters.base import BaseAugmenter
-from cpaan.augmenters.cpaan import CPAAN
+from cpaan.augmenters.named import CPAAN
 from cpaan.data.benchmark import BenchmarkData
 from cpaan.data.feature_set import FeatureSet
 from cpaan.evaluation.cell import cell_seed
@@ -142,7 +142,7 @@ def _alpha(
         return np.empty((0, 0), np.float32), (), ()
     base = augmenter.model_.base
     features, labels = shots.to_torch()
-    centroids = prototypes(base.scaling.apply(features.double()), labels, shots.n_classes).float()
+    centroids = prototypes(augmenter.units_.apply(features.double()), labels, shots.n_classes).float()
     alpha = augmenter.model_.neighborhood.similarity(centroids.to(base.prototypes.device), base.prototypes)
     rows = shown_classes(shots.n_classes, ALPHA_ROWS)
     found = alpha.float().cpu().numpy()[rows]

@@ -26,8 +26,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cpaan.augmenters.cpaan import CPAAN
-from cpaan.centers.search import corrected_interval
+from cpaan.augmenters.named import CPAAN
+from cpaan.centers import ShotMean
+from cpaan.centers.cross_validation import corrected_interval
 from cpaan.classifiers.meta import MetaClassifier
 from cpaan.data.benchmark import BenchmarkData
 from cpaan.data.feature_set import FeatureSet
@@ -281,10 +282,10 @@ class TuningPlan:
             )
         if isinstance(make_classifier(self.classifier), MetaClassifier):
             raise InputError(f"{self.classifier} is trained itself; choose nearest-prototype, linear or cosine")
-        if self.classifier == "nearest-prototype" and self.own.anchor == "center":
+        if self.classifier == "nearest-prototype" and not isinstance(self.augmenter({}).resolve("center"), ShotMean):
             raise InputError(
                 "about an estimated centre, real and synthetic examples have the same mean whatever the networks do, "
-                "so that all numbers are alike to nearest-prototype; choose linear or cosine, or --set anchor=shots"
+                "so that all numbers are alike to nearest-prototype; choose linear or cosine, or --set center=shots"
             )
 
     @cached_property

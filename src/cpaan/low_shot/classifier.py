@@ -18,14 +18,15 @@ from sklearn.base import clone
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, has_fit_parameter, validate_data
 
-from cpaan.augmenters.cpaan import CPAAN
-from cpaan.augmenters.fitting import FEWEST_TO_META_TRAIN
+from cpaan.augmenters.named import CPAAN
+from cpaan.centers import Calibrated
 from cpaan.classifiers.base import FloatArray, ScoreClassifier
 from cpaan.classifiers.linear import LinearClassifier
 from cpaan.classifiers.nearest_prototype import NearestPrototype, weighted_class_means
 from cpaan.data.arguments import as_whole_number
 from cpaan.data.containers import container_of, tensor_to_numpy
 from cpaan.data.feature_set import FeatureSet, show_names
+from cpaan.deviations.translated import FEWEST_TO_META_TRAIN
 from cpaan.errors import InputError
 
 IndexArray: TypeAlias = npt.NDArray[np.int64]
@@ -151,8 +152,8 @@ class LowShotClassifier(ScoreClassifier):
     ----------
     augmenter : augmenter, optional
         Makes examples of new classes; by default ``CPAAN()``, the paper's final network with its default recipe, and
-        ``CPAAN(center_noise=0)`` for classifiers other than `NearestPrototype` and `LinearClassifier`, to which noise
-        would do harm.
+        ``CPAAN(center=Calibrated(noise=0))`` for classifiers other than `NearestPrototype` and `LinearClassifier`, to
+        which noise would do harm.
     classifier : scikit-learn classifier, optional
         Answers in the end. By default `NearestPrototype`: of base classes it needs the means alone, it takes no
         training, and it does not overlook small classes, as a linear classifier does where little is generated. (An
@@ -337,7 +338,7 @@ class LowShotClassifier(ScoreClassifier):
 
     def _default_augmenter(self) -> CPAAN:
         made_for_noise = self.classifier is None or isinstance(self.classifier, (NearestPrototype, LinearClassifier))
-        return CPAAN() if made_for_noise else CPAAN(center_noise=0)
+        return CPAAN() if made_for_noise else CPAAN(center=Calibrated(noise=0))
 
     def _new_classifier(self, features: npt.NDArray[Any], labels: npt.NDArray[Any]) -> Any:
         if self.classifier is None:

@@ -24,7 +24,7 @@ from cpaan.data.folders import decode_name, encode_name, read_config, read_model
 from cpaan.data.untrusted import reading, require_arrays, require_counts
 from cpaan.errors import InputError
 from cpaan.low_shot.classifier import ClassMemory
-from cpaan.methods import AUGMENTERS, load_augmenter
+from cpaan.methods import augmenter_classes, load_augmenter
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -135,7 +135,10 @@ def require_low_shot_classifier(folder: Path) -> None:
 
 
 def _require_known(estimator: "LowShotClassifier") -> None:
-    for fitted, kinds in ((estimator.augmenter_, AUGMENTERS), (estimator.classifier_, PLAIN + META)):
+    for fitted, kinds in (
+        (estimator.augmenter_, augmenter_classes()),
+        (estimator.classifier_, PLAIN + META),
+    ):
         if fitted is not None and type(fitted) not in kinds:
             raise InputError(
                 f"a {type(fitted).__name__} cannot be saved here; choose one of "
