@@ -8,15 +8,15 @@ nearest neighbours, which look at single examples: without augmentation, and wit
 """
 
 import argparse
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 from sklearn.neighbors import KNeighborsClassifier
 
 from cpaan import CPAAN
-from cpaan.centers.class_center import within_covariance
+from cpaan.centers import Calibrated
 from cpaan.data.benchmark import BenchmarkData, load_benchmark
+from cpaan.deviations import Translated
 from cpaan.reporting.tables import markdown_table
 
 NEIGHBORS = 5
@@ -24,11 +24,13 @@ NEIGHBORS = 5
 
 def kept_variance(augmenter: CPAAN) -> float:
     """Give the share of the variance within base classes that made examples have before anything is added."""
-    model = augmenter.model_
-    assert model.center is not None
-    assert model.completion is not None
-    added = float(model.completion.factor.square().sum()) + model.completion.tail * model.completion.factor.shape[1]
-    return 1 - added / float(within_covariance(model.center).diagonal().sum())
+    deviations, within = augmenter.deviations_, augmenter.center_.within_covariance()
+    assert isinstance(deviations, Translated)
+    residual = deviations.residual_
+    assert residual is not None
+    assert within is not None
+    added = float(residual.factor.square().sum()) + residual.tail * residual.factor.shape[1]
+    return 1 - added / float(within.diagonal().sum())
 
 
 def accuracy(data: BenchmarkData, augmenter: CPAAN | None, noise: float, k: int, trial: int, per_class: int) -> float:
@@ -37,7 +39,7 @@ def accuracy(data: BenchmarkData, augmenter: CPAAN | None, noise: float, k: int,
     X, y = shots.features, shots.labels
     if augmenter is not None:
         augmenter.random_state = trial
-        augmenter.model_ = replace(augmenter.model_, recipe=replace(augmenter.model_.recipe, center_noise=noise))
+        augmenter.center_.set_params(noise=noise)
         made, names = augmenter.augment(X, [("novel", int(label)) for label in y], per_class=per_class)
         X, y = np.concatenate([X, made]), np.concatenate([y, [name[1] for name in names]])
     neighbors = KNeighborsClassifier(NEIGHBORS if augmenter else min(NEIGHBORS, k))
@@ -56,10 +58,10 @@ def main() -> None:
     data = load_benchmark(given.bank, given.setup)
     base = data.base_train
     augmenter = CPAAN(recipe=given.recipe, random_state=0, device="cpu").fit(base.features, base.labels)
-    model, episodes = augmenter.model_, augmenter.history_["episode"][-1]
-    assert model.center is not None
+    center, episodes = augmenter.center_, augmenter.history_["episode"][-1]
+    assert isinstance(center, Calibrated)
     print(
-        f"{episodes} episodes, size {model.size}, ridge {model.center.constants.ridge:g}; "
+        f"{episodes} episodes, size {augmenter.size_}, ridge {center.constants_.ridge:g}; "
         f"{100 * kept_variance(augmenter):.0f} % of the variance kept\n",
         flush=True,
     )

@@ -98,7 +98,7 @@ def write_bank(path: Path) -> Path:
 
 def fit_command(bank: Path, variant: str, seed: int, episodes: int) -> Callable[[Path], list[str]]:
     """Give the command line of a training, whose folder is still to be named."""
-    numbers = ("width=32", "novel_per_episode=4", "batch_size=120", "noise_dimension=8", "anchor=shots")
+    numbers = ("width=32", "novel_per_episode=4", "batch_size=120", "noise_dimension=8", "center=shots")
     changed = [word for number in numbers for word in ("--set", number)]
     words = ["fit", str(bank), "--method", variant, "--episodes", str(episodes), "--seed", str(seed), *changed]
     words += ["--device", "cpu", "--checkpoint-seconds", "0"]

@@ -16,10 +16,8 @@ import numpy as np
 import torch
 from PIL import Image
 
-from cpaan import CPAAN, LowShotClassifier, PooledGaussian
-from cpaan.augmenters.deviation_transfer import DeviationTransfer
+from cpaan import CPAAN, DeviationTransfer, EmpiricalBayes, LowShotClassifier, PooledGaussian
 from cpaan.augmenters.distribution_calibration import DistributionCalibration
-from cpaan.augmenters.empirical_bayes import EmpiricalBayes
 from cpaan.augmenters.feature_hallucination import FeatureHallucination
 from cpaan.augmenters.feature_imagination import FeatureImagination
 from cpaan.classifiers.attentive_weights import AttentiveWeightGenerator
@@ -36,7 +34,7 @@ from cpaan.data.hdf5 import write_hdf5
 from cpaan.errors import InputError
 from cpaan.evaluation.run_folder import RunFolder
 from cpaan.evaluation.sample import MadeSample, RealSample, write_part
-from cpaan.methods import load_augmenter
+from cpaan.methods import load_augmenter, set_numbers
 from cpaan.reporting.results import Results, read_runs
 from cpaan.representations.backbone import Backbone, ResNet10
 from cpaan.representations.images import index_images
@@ -277,15 +275,15 @@ def _bank(name: str) -> Callable[[Path], None]:
 
 def _quick(**numbers: Any) -> Callable[[], CPAAN]:
     few = {"episodes": 1, "width": 8, "noise_dimension": 4, "novel_per_episode": 4, "random_state": 0, "device": "cpu"}
-    return lambda: CPAAN(recipe="quick", **{**few, **numbers})
+    return lambda: set_numbers(CPAAN(recipe="quick"), {**few, **numbers})
 
 
 def targets() -> tuple[Target, ...]:
     """Give every reader."""
     warnings.simplefilter("ignore")
     models: dict[str, Callable[[], Any]] = {
-        "cpaan": _quick(anchor="shots"),
-        "cpaan with a centre": _quick(anchor="center", reservoir=0),
+        "cpaan": _quick(center="shots"),
+        "cpaan with a centre": _quick(center="calibrated", reservoir=0),
         "pooled gaussian": lambda: PooledGaussian(random_state=0),
         "deviation transfer": lambda: DeviationTransfer(random_state=0),
         "distribution calibration": lambda: DistributionCalibration(random_state=0),

@@ -12,11 +12,10 @@ from typing import Any
 
 import torch
 
-from cpaan.augmenters.model import Model
-from cpaan.augmenters.summary import BaseSummary
+from cpaan.deviations.summary import BaseSummary
+from cpaan.deviations.translator import Translator
 from cpaan.gan.networks import Architecture, build_networks
 from cpaan.gan.recipe import PAPER
-from cpaan.math.scaling import Scaling
 from cpaan.reporting.tables import markdown_table
 from cpaan.training.bank import ClassBank
 from measure import alternating_seconds, machine, matrix_products, write_record
@@ -24,19 +23,17 @@ from measure import alternating_seconds, machine, matrix_products, write_record
 BASE, KEPT, D = 196, 100, 512
 
 
-def make_model(device: torch.device) -> Model:
+def make_model(device: torch.device) -> Translator:
     """Put together a model of the paper's size."""
     generator = torch.Generator().manual_seed(0)
     labels = torch.arange(BASE).repeat_interleave(KEPT)
     kept = ClassBank.from_examples(torch.randn(BASE * KEPT, D, generator=generator).half(), labels, BASE)
     base = BaseSummary(
-        classes=tuple(range(BASE)),
         counts=torch.full((BASE,), KEPT),
         prototypes=torch.randn(BASE, D, generator=generator),
         factors=torch.zeros(BASE, 1, D).half(),
         tails=torch.zeros(BASE),
         reservoir=kept,
-        scaling=Scaling(torch.zeros(D, dtype=torch.float64), 1.0),
     )
     shape = Architecture(
         dimension=D,
@@ -49,7 +46,7 @@ def make_model(device: torch.device) -> Model:
         negative_slope=PAPER.negative_slope,
     )
     networks = build_networks(shape, 0).requires_grad_(False)
-    return Model(networks, base, PAPER, "ccov-gan", temperature=2.0 * D).to(device)
+    return Translator(networks, base, PAPER, "ccov-gan", temperature=2.0 * D).to(device)
 
 
 def measure(classes: int, per_class: int, device: torch.device) -> dict[str, Any]:

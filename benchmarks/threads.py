@@ -33,7 +33,7 @@ from sklearn.exceptions import ConvergenceWarning
 
 import cpaan.threads
 from cpaan import EmpiricalBayes, LinearClassifier
-from cpaan.centers.search import RIDGES, posterior_means, search_multiplications
+from cpaan.centers.calibrated import RIDGES, posterior_means, search_multiplications
 from cpaan.gan.loop import episode_multiplications
 from cpaan.gan.objective import TrainingStep
 from cpaan.reporting.tables import markdown_table

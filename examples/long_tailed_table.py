@@ -20,6 +20,7 @@ from sklearn.metrics import recall_score
 from sklearn.preprocessing import StandardScaler
 
 from cpaan import CPAAN, EmpiricalBayes
+from cpaan.gan.recipe import DEFAULT
 
 Array = NDArray[Any]
 KINDS, SENSORS, RARE = 24, 20, 8
@@ -47,7 +48,7 @@ def samplers(episodes: int, seed: int) -> dict[str, Any]:
         "RandomOverSampler": RandomOverSampler(random_state=seed),
         "SMOTE": SMOTE(k_neighbors=3, random_state=seed),
         "EmpiricalBayes": EmpiricalBayes(random_state=seed),
-        "CPAAN": CPAAN(episodes=episodes, novel_per_episode=8, device="cpu", random_state=seed),
+        "CPAAN": CPAAN(recipe=DEFAULT.but(novel_per_episode=8), episodes=episodes, device="cpu", random_state=seed),
     }
 
 

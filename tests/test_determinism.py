@@ -12,13 +12,14 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from cpaan import CPAAN
 from cpaan.cli.app import app
 from cpaan.data.feature_set import FeatureSet
 from cpaan.data.files import write_features
-from cpaan.methods import AUGMENTERS, CLASSIFIERS, Settings, make_classifier
+from cpaan.methods import CLASSIFIERS, Settings, augmenter_classes, make_classifier, set_numbers
 
 STEPS: dict[str, Any] = {"episodes": 3, "iterations": 3, "base_episodes": 3, "width": 8, "centroids": 4}
-CPAAN_SIZES = {"batch_size": 40, "novel_per_episode": 2, "search_rounds": 1}
+CPAAN_SIZES = {"batch_size": 40, "novel_per_episode": 2, "rounds": 1}
 
 
 def classes(n_classes: int, per_class: int, dimension: int, seed: int) -> tuple[Any, Any]:
@@ -29,9 +30,8 @@ def classes(n_classes: int, per_class: int, dimension: int, seed: int) -> tuple[
 
 def small(estimator: Any) -> Any:
     """Shorten the training of an estimator, whatever its numbers are called."""
-    known = estimator.get_params()
-    numbers = {**STEPS, **(CPAAN_SIZES if "variant" in known else {}), "device": "cpu", "random_state": 5}
-    return estimator.set_params(**{name: value for name, value in numbers.items() if name in known})
+    numbers = {**STEPS, **(CPAAN_SIZES if isinstance(estimator, CPAAN) else {}), "device": "cpu", "random_state": 5}
+    return set_numbers(estimator, numbers, strict=False)
 
 
 def bits_of_augmenter(kind: Any) -> bytes:
@@ -51,7 +51,7 @@ def bits_of_classifier(name: str) -> bytes:
 
 def digests(*, backwards: bool) -> dict[str, str]:
     """Give a digest of what every augmenter and classifier gives."""
-    work: list[tuple[str, Any, Any]] = [(kind.__name__, bits_of_augmenter, kind) for kind in AUGMENTERS]
+    work: list[tuple[str, Any, Any]] = [(kind.__name__, bits_of_augmenter, kind) for kind in augmenter_classes()]
     work += [(name, bits_of_classifier, name) for name in CLASSIFIERS]
     return {name: hashlib.sha256(bits(what)).hexdigest() for name, bits, what in work[:: -1 if backwards else 1]}
 
@@ -71,7 +71,7 @@ def in_a_process(order: str, threads: int, hash_seed: int) -> subprocess.Popen[s
 def test_processes_give_the_same_bits_in_any_order_of_work(threads: int) -> None:
     processes = [in_a_process("forwards", threads, 1), in_a_process("backwards", threads, 2)]
     first, second = (json.loads(process.communicate(timeout=1800)[0]) for process in processes)
-    assert first.keys() == {*(kind.__name__ for kind in AUGMENTERS), *CLASSIFIERS}
+    assert first.keys() == {*(kind.__name__ for kind in augmenter_classes()), *CLASSIFIERS}
     assert {name: digest for name, digest in first.items() if second[name] != digest} == {}
     assert len(set(first.values())) == len(first)
 
@@ -84,9 +84,7 @@ def test_bench_writes_the_same_numbers_with_any_number_of_jobs(tmp_path: Path) -
     (tmp_path / "setup.json").write_text(json.dumps({"base": names[:8], "novel": names[8:]}))
     common = ["bench", tmp_path / "bank.npz", "--setup", tmp_path / "setup.json", "--methods", ",".join(methods)]
     common += ["--shots", "1", "--trials", 2, "--device", "cpu"]  # bits are promised on a CPU
-    common += [
-        part for text in ("episodes=2", "width=8", "search_rounds=1", "iterations=2") for part in ("--set", text)
-    ]
+    common += [part for text in ("episodes=2", "width=8", "rounds=1", "iterations=2") for part in ("--set", text)]
     for jobs in (1, 2):
         arguments = [*common, "--jobs", jobs, "-o", tmp_path / f"with-{jobs}"]
         result = CliRunner().invoke(app, [str(argument) for argument in arguments])

@@ -248,8 +248,8 @@ CHECK: dict[str, Callable[[Page], None]] = {
 def test_every_block_runs(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("cpaan.reporting.run_figures.write_both", write_quickly)
-    monkeypatch.setitem(recipe.RECIPES, "quick", replace(recipe.QUICK, episodes=2, search_rounds=1))
-    monkeypatch.setitem(recipe.RECIPES, "default", replace(recipe.DEFAULT, search_rounds=1))
+    monkeypatch.setitem(recipe.RECIPES, "quick", replace(recipe.QUICK, episodes=2))
+    monkeypatch.setattr("cpaan.centers.calibrated.affordable_rounds", lambda rounds, dimension: 1)
     monkeypatch.delitem(sys.modules, "mymodels", raising=False)
     if name in PREPARE:
         PREPARE[name]()

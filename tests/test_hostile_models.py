@@ -14,21 +14,26 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from cpaan import CPAAN, LowShotClassifier, PooledGaussian
-from cpaan.augmenters.deviation_transfer import DeviationTransfer
+from cpaan import CPAAN, DeviationTransfer, LowShotClassifier, PooledGaussian
 from cpaan.augmenters.feature_imagination import FeatureImagination
 from cpaan.classifiers.matching import MatchingNetwork
 from cpaan.classifiers.nearest_prototype import NearestPrototype
 from cpaan.errors import InputError
 from cpaan.evaluation.run_folder import RunFolder
 from cpaan.evaluation.sample import part_path, read_sample
-from cpaan.methods import load_augmenter
+from cpaan.methods import load_augmenter, set_numbers
 from cpaan.reporting.results import read_runs
 from cpaan.representations import images as image_index
 from cpaan.representations.backbone import Backbone, ResNet10
 from cpaan.representations.images import index_images
 from cpaan.representations.loading import ImageLoader
 from cpaan.representations.recipe import make_backbone_recipe
+
+
+def cpaan(**numbers: Any) -> CPAAN:
+    """Make one with parameters of its recipe and its centre by plain name."""
+    return set_numbers(CPAAN(), numbers)
+
 
 X = np.random.default_rng(0).normal(size=(40, 3)).astype(np.float32)
 Y = [f"tree {number % 8}" for number in range(40)]
@@ -38,8 +43,8 @@ NEW = np.ones((2, 3), dtype=np.float32)
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("models")
-    few: dict[str, Any] = {"episodes": 1, "width": 4, "noise_dimension": 2, "novel_per_episode": 4, "anchor": "shots"}
-    CPAAN(recipe="quick", random_state=0, device="cpu", **few).fit(X, Y).save(folder / "cpaan")
+    few: dict[str, Any] = {"episodes": 1, "width": 4, "noise_dimension": 2, "novel_per_episode": 4, "center": "shots"}
+    cpaan(recipe="quick", random_state=0, device="cpu", **few).fit(X, Y).save(folder / "cpaan")
     DeviationTransfer(random_state=0).fit(X, Y).save(folder / "deviations")
     imagination = FeatureImagination(random_state=0, device="cpu", episodes=1, ways=3, shots=(1,), queries=2)
     imagination.fit(X, Y).save(folder / "imagination")

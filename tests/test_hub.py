@@ -15,6 +15,13 @@ import pytest
 from cpaan import CPAAN, PooledGaussian
 from cpaan.errors import InputError
 from cpaan.hub import from_hub, push_to_hub, write_card
+from cpaan.methods import set_numbers
+
+
+def cpaan(**numbers: Any) -> CPAAN:
+    """Make one with parameters of its recipe and its centre by plain name."""
+    return set_numbers(CPAAN(), numbers)
+
 
 library: Any = pytest.importorskip("huggingface_hub", reason="needs the extra 'hub'")
 
@@ -72,8 +79,8 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeHub:
 
 
 def trained() -> CPAAN:
-    settings: dict[str, Any] = {"novel_per_episode": 4, "width": 8, "anchor": "shots"}
-    return CPAAN(recipe="quick", episodes=3, random_state=0, device="cpu", **settings).fit(X, Y)
+    settings: dict[str, Any] = {"novel_per_episode": 4, "width": 8, "center": "shots"}
+    return cpaan(recipe="quick", episodes=3, random_state=0, device="cpu", **settings).fit(X, Y)
 
 
 def test_a_round_trip_gives_the_same_bits(hub: FakeHub) -> None:

@@ -12,9 +12,11 @@ import cpaan
 from cpaan.errors import InputError
 from cpaan.extras import EXTRAS, import_extra
 
-CORE = ("data", "math", "training", "gan")
+CORE = ("data", "math", "training", "parts", "gan")
 OTHERS = (
     "estimator",
+    "centers",
+    "deviations",
     "augmenters",
     "classifiers",
     "representations",

@@ -14,21 +14,22 @@ from hypothesis.extra import numpy as arrays_of
 
 from cpaan import (
     CPAAN,
+    Anchored,
     CosineClassifier,
+    DeviationTransfer,
     EmpiricalBayes,
     FeatureHallucination,
     FeatureImagination,
     LinearClassifier,
     LowShotClassifier,
     NearestPrototype,
+    PooledGaussian,
 )
 from cpaan.augmenters.base import BaseAugmenter
-from cpaan.augmenters.deviation_transfer import DeviationTransfer
 from cpaan.augmenters.distribution_calibration import DistributionCalibration
-from cpaan.augmenters.pooled_gaussian import PooledGaussian
 from cpaan.augmenters.smote import Smote
 from cpaan.errors import InputError
-from cpaan.methods import AUGMENTERS, CLASSIFIERS, Settings, make_classifier
+from cpaan.methods import CLASSIFIERS, Settings, augmenter_classes, make_classifier, set_numbers
 
 FloatArray = npt.NDArray[np.floating[Any]]
 
@@ -49,8 +50,8 @@ TINY: dict[str, dict[str, Any]] = {
     "MatchingNetwork": {"episodes": 3, "width": 8, "context_width": 4},
     "PrototypeMatchingNetwork": {"episodes": 3, "width": 8, "context_width": 4},
 }
-FAST = (DeviationTransfer, DistributionCalibration, EmpiricalBayes, PooledGaussian, Smote)
-TRAINED = tuple(kind for kind in AUGMENTERS if kind not in FAST)
+FAST = (Anchored, DeviationTransfer, DistributionCalibration, EmpiricalBayes, PooledGaussian, Smote)
+TRAINED = tuple(kind for kind in augmenter_classes() if kind not in FAST)
 NAME = attrgetter("__name__")
 KINDS: dict[str, Callable[[FloatArray, int], FloatArray]] = {
     "spread": lambda X, _: X,
@@ -71,9 +72,8 @@ ROOM = 100  # times the largest feature given, below which what is made must sta
 def build(kind: Any, **changes: Any) -> Any:
     """Make an augmenter or classifier of a few steps."""
     estimator = kind(random_state=0) if issubclass(kind, BaseAugmenter) else kind()
-    known = estimator.get_params()
     wanted = {"device": "cpu", "random_state": 0, **TINY.get(kind.__name__, {}), **changes}
-    return estimator.set_params(**{name: value for name, value in wanted.items() if name in known})
+    return set_numbers(estimator, wanted, strict=False)
 
 
 def table(kind: str, n_classes: int, per_class: int, dimension: int, scale: float, dtype: Any) -> Any:
@@ -255,7 +255,7 @@ def test_augmenters_serve_ten_thousand_classes(kind: Any) -> None:
 @pytest.mark.parametrize(
     ("kind", "changes", "dimension"),
     [
-        (CPAAN, {"anchor": "shots"}, WIDE),
+        (CPAAN, {"center": "shots"}, WIDE),
         (DeviationTransfer, {}, WIDE),
         (DistributionCalibration, {}, WIDE),
         (EmpiricalBayes, {}, 300),

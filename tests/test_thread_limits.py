@@ -14,9 +14,16 @@ import torch
 from threadpoolctl import threadpool_info, threadpool_limits
 
 from cpaan import CPAAN, EmpiricalBayes, LinearClassifier, PooledGaussian, SiameseNetwork
-from cpaan.centers import search as center_search
+from cpaan.centers import calibrated as center_search
 from cpaan.classifiers import linear
+from cpaan.methods import set_numbers
 from cpaan.threads import ENOUGH_TO_SHARE, limited_threads, threads_for
+
+
+def cpaan(**numbers: Any) -> CPAAN:
+    """Make one with parameters of its recipe and its centre by plain name."""
+    return set_numbers(CPAAN(), numbers)
+
 
 SMALL, LARGE = ENOUGH_TO_SHARE / 2, 2 * ENOUGH_TO_SHARE
 
@@ -167,7 +174,7 @@ def test_a_large_linear_classifier_has_all_threads(monkeypatch: pytest.MonkeyPat
 def test_training_and_the_centre_search_have_one_thread_where_they_are_small(monkeypatch: pytest.MonkeyPatch) -> None:
     searching = noted(monkeypatch, center_search, "posterior_means")
     training = []
-    CPAAN(
+    cpaan(
         recipe="quick",
         episodes=2,
         random_state=0,

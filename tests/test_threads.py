@@ -11,11 +11,11 @@ import pytest
 import torch
 
 from cpaan import CPAAN, CosineClassifier, EmpiricalBayes, FeatureHallucination, FeatureImagination, LowShotClassifier
-from cpaan.methods import AUGMENTERS, CLASSIFIERS, Settings, make_classifier
+from cpaan.methods import CLASSIFIERS, Settings, augmenter_classes, make_classifier, set_numbers
 
 THREADS, ROUNDS, D = 8, 2, 5
 STEPS: dict[str, Any] = {"episodes": 3, "iterations": 3, "base_episodes": 3, "width": 8, "centroids": 4}
-CPAAN_SIZES = {"recipe": "quick", "anchor": "shots", "batch_size": 40, "novel_per_episode": 2}
+CPAAN_SIZES = {"recipe": "quick", "center": "shots", "batch_size": 40, "novel_per_episode": 2}
 
 
 def classes(n_classes: int, per_class: int, seed: int) -> tuple[Any, Any]:
@@ -30,9 +30,8 @@ NOVEL = [classes(2, 1 + thread % 3, seed=thread + 1) for thread in range(THREADS
 
 def small(estimator: Any) -> Any:
     """Shorten the training of an estimator, whatever its numbers are called."""
-    known = estimator.get_params()
-    numbers = {**STEPS, **(CPAAN_SIZES if "variant" in known else {}), "device": "cpu", "random_state": 0}
-    return estimator.set_params(**{name: value for name, value in numbers.items() if name in known})
+    numbers = {**STEPS, **(CPAAN_SIZES if isinstance(estimator, CPAAN) else {}), "device": "cpu", "random_state": 0}
+    return set_numbers(estimator, numbers, strict=False)
 
 
 @cache
@@ -59,7 +58,7 @@ def assert_same_bits(work: Callable[[int], bytes]) -> None:
         assert at_once(work) == alone
 
 
-@pytest.mark.parametrize("kind", AUGMENTERS, ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("kind", augmenter_classes(), ids=lambda kind: kind.__name__)
 def test_threads_augment_with_one_model_as_one_by_one(kind: Any) -> None:
     augmenter = fitted(kind)
 

@@ -3,17 +3,16 @@
 >>> from cpaan import CPAAN, FeatureSet, load_glyphs, make_spiral
 """
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from cpaan.methods import PUBLIC, public
+
 if TYPE_CHECKING:
-    from cpaan.augmenters.cpaan import CPAAN
-    from cpaan.augmenters.deviation_transfer import DeviationTransfer
+    from cpaan.augmenters.anchored import Anchored
     from cpaan.augmenters.distribution_calibration import DistributionCalibration
-    from cpaan.augmenters.empirical_bayes import EmpiricalBayes
     from cpaan.augmenters.feature_hallucination import FeatureHallucination
     from cpaan.augmenters.feature_imagination import FeatureImagination
-    from cpaan.augmenters.pooled_gaussian import PooledGaussian
+    from cpaan.augmenters.named import CPAAN, DeviationTransfer, EmpiricalBayes, PooledGaussian
     from cpaan.augmenters.smote import Smote
     from cpaan.classifiers.attentive_weights import AttentiveWeightGenerator
     from cpaan.classifiers.cosine import CosineClassifier
@@ -30,34 +29,11 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-_HOMES = {
-    "CPAAN": "cpaan.augmenters.cpaan",
-    "MAML": "cpaan.classifiers.maml",
-    "AttentiveWeightGenerator": "cpaan.classifiers.attentive_weights",
-    "CosineClassifier": "cpaan.classifiers.cosine",
-    "DeviationTransfer": "cpaan.augmenters.deviation_transfer",
-    "DistributionCalibration": "cpaan.augmenters.distribution_calibration",
-    "EmpiricalBayes": "cpaan.augmenters.empirical_bayes",
-    "FeatureHallucination": "cpaan.augmenters.feature_hallucination",
-    "FeatureImagination": "cpaan.augmenters.feature_imagination",
-    "FeatureSet": "cpaan.data.feature_set",
-    "InputError": "cpaan.errors",
-    "LinearClassifier": "cpaan.classifiers.linear",
-    "LowShotClassifier": "cpaan.low_shot.classifier",
-    "MatchingNetwork": "cpaan.classifiers.matching",
-    "NearestPrototype": "cpaan.classifiers.nearest_prototype",
-    "PooledGaussian": "cpaan.augmenters.pooled_gaussian",
-    "PrototypeMatchingNetwork": "cpaan.classifiers.matching",
-    "PrototypicalNetwork": "cpaan.classifiers.prototypical",
-    "SiameseNetwork": "cpaan.classifiers.siamese",
-    "Smote": "cpaan.augmenters.smote",
-    "load_glyphs": "cpaan.data.toys",
-    "make_spiral": "cpaan.data.toys",
-}
-
+# Written out for type checkers, which cannot read the table.
 __all__ = [
     "CPAAN",
     "MAML",
+    "Anchored",
     "AttentiveWeightGenerator",
     "CosineClassifier",
     "DeviationTransfer",
@@ -83,6 +59,6 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """Import a public name when it is first used, so that the command line answers without loading torch."""
-    if name in _HOMES:
-        return getattr(import_module(_HOMES[name]), name)
+    if name in PUBLIC:
+        return public(name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

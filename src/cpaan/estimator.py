@@ -14,6 +14,7 @@ from torch import Tensor
 from cpaan.data.folders import decode_name, encode_name, read_model, write_model
 from cpaan.data.untrusted import reading
 from cpaan.errors import InputError
+from cpaan.parts import Part, kind_of, make_part
 
 EstimatorT = TypeVar("EstimatorT", bound="SavedEstimator")
 _NOT_SAVED = ("tell", "callbacks", "device")
@@ -53,7 +54,7 @@ class SavedEstimator(BaseEstimator):
         """Give the parameters that `save` writes, as JSON can hold them."""
         given = self.get_params(deep=False)  # type: ignore[no-untyped-call]
         kept = {name: value for name, value in given.items() if name not in _NOT_SAVED and not callable(value)}
-        parameters = {name: _plain(value) for name, value in kept.items()}
+        parameters = {name: as_json(value) for name, value in kept.items()}
         if not isinstance(self.random_state, Integral):
             parameters["random_state"] = None
         return parameters
@@ -72,7 +73,7 @@ class SavedEstimator(BaseEstimator):
         tensors, config = read_model(folder, cls.__name__)
         with reading(folder, "holds a damaged model, or one of another version of cpaan"):
             given = {name: value for name, value in config["parameters"].items() if name not in _NOT_SAVED}
-            estimator = cls(**{name: _from_plain(value) for name, value in given.items()})
+            estimator = cls(**{name: from_json(value) for name, value in given.items()})
             if hasattr(estimator, "device"):
                 estimator.device = device
             estimator._restore(tensors, config)
@@ -99,12 +100,16 @@ class SavedEstimator(BaseEstimator):
         return int(source.randint(2**31 - 1, size=2)[purpose])
 
 
-def _plain(value: Any) -> Any:
-    """Give NumPy's numbers and arrays as Python's own, and what is named by class as pairs, which JSON has."""
+def as_json(value: Any) -> Any:
+    """Give NumPy's numbers and arrays as Python's own, what is named by class as pairs, and parts by their name."""
+    if isinstance(value, Part):
+        given = value.get_params(deep=False)
+        kept = {name: as_json(each) for name, each in given.items() if name not in _NOT_SAVED and not callable(each)}
+        return {"part": kind_of(type(value)), "parameters": kept}
     if isinstance(value, Mapping):
-        return {"by_class": [[encode_name(_own(name)), _plain(each)] for name, each in value.items()]}
+        return {"by_class": [[encode_name(_own(name)), as_json(each)] for name, each in value.items()]}
     if isinstance(value, (list, tuple)):
-        return [_plain(each) for each in value]
+        return [as_json(each) for each in value]
     return _own(value)
 
 
@@ -112,9 +117,13 @@ def _own(value: Any) -> Any:
     return value.tolist() if isinstance(value, (np.generic, np.ndarray)) else value
 
 
-def _from_plain(value: Any) -> Any:
-    """Give back what is named by class."""
-    return {decode_name(name): each for name, each in value["by_class"]} if isinstance(value, dict) else value
+def from_json(value: Any) -> Any:
+    """Give back what `as_json` was given."""
+    if not isinstance(value, dict):
+        return value
+    if "part" in value:
+        return make_part(value["part"], {name: from_json(each) for name, each in value["parameters"].items()})
+    return {decode_name(name): each for name, each in value["by_class"]}
 
 
 def base_classes(config: dict[str, Any]) -> tuple[Hashable, ...]:

@@ -11,7 +11,7 @@ import torch
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 
-from cpaan.augmenters.cpaan import CPAAN
+from cpaan.augmenters.named import CPAAN
 from cpaan.data.folders import replacing
 from cpaan.errors import InputError
 from cpaan.extras import import_extra
@@ -52,8 +52,9 @@ def portable_generator(augmenter: Any) -> PortableGenerator:
     Examples
     --------
     >>> import numpy as np
+    >>> from cpaan.gan.recipe import QUICK
     >>> X, y = np.random.default_rng(0).normal(size=(40, 3)), np.arange(40) % 8
-    >>> augmenter = CPAAN(episodes=1, novel_per_episode=4, random_state=0, anchor="shots").fit(X, y)
+    >>> augmenter = CPAAN(recipe=QUICK.but(novel_per_episode=4), episodes=1, random_state=0, center="shots").fit(X, y)
     >>> portable_generator(augmenter)(torch.zeros(2, 3), torch.zeros(2, 3), torch.ones(2, 3)).shape
     torch.Size([2, 3])
     """
@@ -62,7 +63,7 @@ def portable_generator(augmenter: Any) -> PortableGenerator:
     check_is_fitted(augmenter)
     generator = augmenter.generator_
     assert isinstance(generator, Generator)
-    return PortableGenerator(generator, augmenter.model_.base.scaling)
+    return PortableGenerator(generator, augmenter.units_)
 
 
 def export_generator(augmenter: Any, path: str | PathLike[str]) -> float:
@@ -83,7 +84,7 @@ def export_generator(augmenter: Any, path: str | PathLike[str]) -> float:
     for library in ("onnx", "onnxscript", "onnxruntime"):
         import_extra(library, _PURPOSE)
     base = augmenter.model_.base
-    prototypes = base.scaling.undo(base.prototypes.cpu().double()).float()
+    prototypes = augmenter.units_.undo(base.prototypes.cpu().double()).float()
     program = _export(portable, prototypes)
     program.model.metadata_props.update({"cpaan.variant": augmenter.model_.variant, "cpaan.units": "the user's own"})
     with replacing(Path(path)) as temporary:

@@ -18,9 +18,16 @@ from sklearn.base import clone
 
 from cpaan import CPAAN, InputError
 from cpaan.augmenters.base import small_classes
-from cpaan.centers.class_center import class_centers
+from cpaan.centers import Calibrated, ShotMean
 from cpaan.gan.objective import VARIANTS
 from cpaan.gan.recipe import RECIPES
+from cpaan.methods import set_numbers
+
+
+def cpaan(**numbers: Any) -> CPAAN:
+    """Make one with parameters of its recipe and its centre by plain name."""
+    return set_numbers(CPAAN(), numbers)
+
 
 TINY: dict[str, Any] = {"episodes": 3, "width": 16, "noise_dimension": 4, "device": "cpu"}
 
@@ -35,7 +42,7 @@ def gaussian_classes(
 
 
 def parameters(augmenter: CPAAN) -> dict[str, Any]:
-    found: dict[str, Any] = augmenter.get_params()  # type: ignore[no-untyped-call]
+    found: dict[str, Any] = augmenter.get_params()
     return found
 
 
@@ -45,13 +52,13 @@ NOVEL = gaussian_classes(3, 2, seed=1)
 
 @pytest.fixture(scope="module")
 def fitted() -> CPAAN:
-    return CPAAN(random_state=0, **TINY).fit(*BASE)
+    return cpaan(random_state=0, **TINY).fit(*BASE)
 
 
 @pytest.mark.parametrize("variant", list(VARIANTS))
 @pytest.mark.parametrize("generator", ["plain", "residual"])
 def test_every_variant_fills_classes_up_to_the_base_average(variant: str, generator: str) -> None:
-    augmenter = CPAAN(variant=variant, generator=generator, random_state=0, **TINY).fit(*BASE)
+    augmenter = cpaan(variant=variant, generator=generator, random_state=0, **TINY).fit(*BASE)
     X, y = augmenter.augment(*NOVEL)
     assert X.shape == (3 * 18, 6)
     assert np.isfinite(X).all()
@@ -61,14 +68,14 @@ def test_every_variant_fills_classes_up_to_the_base_average(variant: str, genera
 @pytest.mark.parametrize("settings_", [{"neighborhood": "hard", "neighbors": 2}, {"neighborhood": "uniform"}])
 @pytest.mark.parametrize("pairing", [{"pairing": "all", "base_draw": "uniform"}, {"base_draw": "uniform"}])
 def test_every_neighborhood_trains_with_every_pairing(settings_: dict[str, Any], pairing: dict[str, Any]) -> None:
-    augmenter = CPAAN(random_state=0, **TINY, **settings_, **pairing, loss_weights="literal").fit(*BASE)
+    augmenter = cpaan(random_state=0, **TINY, **settings_, **pairing, loss_weights="literal").fit(*BASE)
     assert np.isfinite(augmenter.augment(*NOVEL)[0]).all()
     assert all(np.isfinite(losses).all() for losses in augmenter.history_.values())
 
 
 def test_the_paper_recipe_runs_with_its_own_numbers() -> None:
     X, y = gaussian_classes(41, 12)
-    augmenter = CPAAN(recipe="paper", episodes=2, random_state=0, device="cpu").fit(X, y)
+    augmenter = cpaan(recipe="paper", episodes=2, random_state=0, device="cpu").fit(X, y)
     model = augmenter.model_
     assert model.networks.novel_generator.hidden.weight.shape == (512, 512)
     assert (model.temperature, model.recipe.novel_per_episode, model.recipe.pairing) == (1.0, 20, "all")
@@ -78,8 +85,8 @@ def test_the_paper_recipe_runs_with_its_own_numbers() -> None:
 def test_an_untrained_residual_generator_transfers_deviations() -> None:
     """A property that a wrong scale, prototype or class would break: x_b − l_b + l_n, with x_b a base example."""
     X, y = BASE
-    augmenter = CPAAN(
-        variant="c-gan", generator="residual", anchor="shots", random_state=0, learning_rate=1e-12, **TINY
+    augmenter = cpaan(
+        variant="c-gan", generator="residual", center="shots", random_state=0, learning_rate=1e-12, **TINY
     )
     augmenter.fit(X, y)
     made, names = augmenter.augment(*NOVEL)
@@ -95,7 +102,7 @@ def test_the_same_seed_gives_the_same_bits_and_another_seed_other_ones() -> None
     for seed in (0, 0, 1):
         torch.manual_seed(seed + 17)  # the global state must not matter
         np.random.seed(seed + 18)  # noqa: NPY002
-        runs.append(CPAAN(random_state=seed, **TINY).fit(*BASE).augment(*NOVEL)[0])
+        runs.append(cpaan(random_state=seed, **TINY).fit(*BASE).augment(*NOVEL)[0])
     assert np.array_equal(runs[0], runs[1])
     assert not np.array_equal(runs[0], runs[2])
 
@@ -103,12 +110,12 @@ def test_the_same_seed_gives_the_same_bits_and_another_seed_other_ones() -> None
 def test_training_leaves_the_global_random_state_alone() -> None:
     torch.manual_seed(3)
     before = torch.random.get_rng_state()
-    CPAAN(random_state=0, **TINY).fit(*BASE)
+    cpaan(random_state=0, **TINY).fit(*BASE)
     assert torch.equal(before, torch.random.get_rng_state())
 
 
 def test_parameters_are_stored_as_given_and_cloned() -> None:
-    augmenter = CPAAN(variant="c-gan", episodes=7, random_state=5)
+    augmenter = cpaan(variant="c-gan", episodes=7, random_state=5)
     assert parameters(clone(augmenter)) == parameters(augmenter)
 
 
@@ -146,24 +153,24 @@ def test_what_comes_out_has_the_type_that_went_in(fitted: CPAAN) -> None:
 
 def test_direct_training_needs_no_number_of_base_classes() -> None:
     X, y = gaussian_classes(2, 30)
-    augmenter = CPAAN(random_state=0, **TINY).fit_direct(X, y, *NOVEL)
+    augmenter = cpaan(random_state=0, **TINY).fit_direct(X, y, *NOVEL)
     assert augmenter.augment(*NOVEL)[0].shape == (3 * 28, 6)
 
 
 def test_too_few_base_classes_are_refused_and_the_way_out_named() -> None:
     with pytest.raises(InputError, match=r"at least 4 base classes, and there are 3.*fit_direct"):
-        CPAAN(**TINY).fit(*gaussian_classes(3, 10))
+        cpaan(**TINY).fit(*gaussian_classes(3, 10))
 
 
 def test_fewer_meta_novel_classes_than_asked_for_are_told() -> None:
     with pytest.warns(UserWarning, match="2 meta-novel classes instead of 10"):
-        CPAAN(random_state=0, **TINY).fit(*gaussian_classes(5, 10))
+        cpaan(random_state=0, **TINY).fit(*gaussian_classes(5, 10))
 
 
 def test_fit_resample_keeps_what_is_there_and_fills_small_classes() -> None:
     X, y = BASE
     X_all, y_all = np.concatenate([X, NOVEL[0]]), np.concatenate([y, NOVEL[1]])
-    X_new, y_new = CPAAN(random_state=0, **TINY).fit_resample(X_all, y_all)
+    X_new, y_new = cpaan(random_state=0, **TINY).fit_resample(X_all, y_all)
     assert np.array_equal(X_new[: len(X_all)], X_all)
     assert list(y_new[: len(y_all)]) == list(y_all)
     assert {int((y_new == name).sum()) for name in np.unique(y_new)} == {20}
@@ -173,9 +180,9 @@ def test_fit_resample_trains_directly_on_few_classes_and_leaves_balanced_sets_al
     X, y = gaussian_classes(2, 40)
     rows = np.r_[0:40, 40:45]
     with pytest.warns(UserWarning, match="training directly"):
-        _, y_new = CPAAN(random_state=0, **TINY).fit_resample(X[rows], y[rows])
+        _, y_new = cpaan(random_state=0, **TINY).fit_resample(X[rows], y[rows])
     assert int((y_new == "0-1").sum()) == 40
-    same, _ = CPAAN(random_state=0, **TINY).fit_resample(X, y)
+    same, _ = cpaan(random_state=0, **TINY).fit_resample(X, y)
     assert np.array_equal(same, X)
 
 
@@ -187,7 +194,7 @@ def test_small_classes_do_not_hide_behind_their_number() -> None:
 @pytest.mark.parametrize("reservoir", [0, 5, 100])
 @pytest.mark.parametrize("variant", ["c-gan", "cdeli-gan"])
 def test_a_saved_model_makes_the_same_examples(tmp_path: Path, reservoir: int, variant: str) -> None:
-    augmenter = CPAAN(variant=variant, reservoir=reservoir, random_state=0, **TINY).fit(*BASE)
+    augmenter = cpaan(variant=variant, reservoir=reservoir, random_state=0, **TINY).fit(*BASE)
     augmenter.save(tmp_path / "model")
     loaded = CPAAN.load(tmp_path / "model", device="cpu")
     assert np.array_equal(loaded.augment(*NOVEL)[0], augmenter.augment(*NOVEL)[0])
@@ -199,7 +206,7 @@ def test_a_saved_model_makes_the_same_examples(tmp_path: Path, reservoir: int, v
 def test_without_a_reservoir_no_base_example_is_saved(tmp_path: Path) -> None:
     from safetensors.numpy import load_file
 
-    CPAAN(reservoir=0, random_state=0, **TINY).fit(*BASE).save(tmp_path)
+    cpaan(reservoir=0, random_state=0, **TINY).fit(*BASE).save(tmp_path)
     tensors = load_file(tmp_path / "model.safetensors")
     assert not any(name.startswith("reservoir") for name in tensors)
     assert tensors["base.prototypes"].shape == (8, 6)
@@ -207,10 +214,10 @@ def test_without_a_reservoir_no_base_example_is_saved(tmp_path: Path) -> None:
 
 def test_gaussian_summaries_have_the_moments_of_their_class(tmp_path: Path) -> None:
     X, y = gaussian_classes(8, 200)
-    augmenter = CPAAN(reservoir=0, random_state=0, covariance_rank=3, **TINY).fit(X, y)
+    augmenter = cpaan(reservoir=0, random_state=0, covariance_rank=3, **TINY).fit(X, y)
     base = augmenter.model_.base
     drawn = base.draw(torch.zeros(20_000, dtype=torch.long), torch.Generator().manual_seed(0)).double()
-    found = base.scaling.undo(drawn).numpy()
+    found = augmenter.units_.undo(drawn).numpy()
     real = X[y == "0-0"]
     np.testing.assert_allclose(found.mean(0), real.mean(0), atol=0.1)
     assert np.trace(np.cov(found.T)) == pytest.approx(np.trace(np.cov(real.T, bias=True)), rel=0.03)
@@ -224,7 +231,7 @@ def test_gaussian_summaries_have_the_moments_of_their_class(tmp_path: Path) -> N
 def test_names_survive_saving(tmp_path: Path, name: Any) -> None:
     X, _ = BASE
     names = [name if i < 20 else ("other", i // 20) for i in range(len(X))]
-    CPAAN(random_state=0, **TINY).fit(X, names).save(tmp_path)
+    cpaan(random_state=0, **TINY).fit(X, names).save(tmp_path)
     loaded = CPAAN.load(tmp_path, device="cpu")
     assert name in loaded.classes_
     with pytest.raises(InputError, match="both base and novel"):
@@ -233,7 +240,7 @@ def test_names_survive_saving(tmp_path: Path, name: Any) -> None:
 
 def test_names_that_json_cannot_hold_are_refused_with_nothing_written(tmp_path: Path) -> None:
     X, y = BASE
-    augmenter = CPAAN(random_state=0, **TINY).fit(X, [frozenset([name]) for name in y])
+    augmenter = cpaan(random_state=0, **TINY).fit(X, [frozenset([name]) for name in y])
     with pytest.raises(InputError, match="names must be text, numbers"):
         augmenter.save(tmp_path / "model")
     assert not (tmp_path / "model").exists()
@@ -275,13 +282,13 @@ def test_wrong_input_is_refused_by_name(fitted: CPAAN) -> None:
     with pytest.raises(InputError, match="both base and novel: '0-0'"):
         fitted.augment(X, ["0-0"] * 6)
     with pytest.raises(InputError, match="choose one of c-gan, ccyc-gan, cdeli-gan, ccov-gan"):
-        CPAAN(variant="gan").fit(*BASE)
+        cpaan(variant="gan").fit(*BASE)
     with pytest.raises(InputError, match="random_state cannot be -1"):
-        CPAAN(random_state=-1, **TINY).fit(*BASE)
+        cpaan(random_state=-1, **TINY).fit(*BASE)
     with pytest.raises(InputError, match="reservoir must be"):
-        CPAAN(reservoir=-1, **TINY).fit(*BASE)
+        cpaan(reservoir=-1, **TINY).fit(*BASE)
     with pytest.raises(InputError, match="cannot use the device"):
-        CPAAN(**{**TINY, "device": "abacus"}).fit(*BASE)
+        cpaan(**{**TINY, "device": "abacus"}).fit(*BASE)
     with pytest.raises(InputError, match="label"):
         fitted.augment(X, y[:-1])
     unfitted = CPAAN()
@@ -306,7 +313,7 @@ def test_odd_features_give_finite_examples(
     if kind == "duplicated":
         X = np.repeat(X[::per_class], per_class, axis=0)
     X = (X + offset) * scale
-    augmenter = CPAAN(random_state=0, novel_per_episode=3, batch_size=60, **TINY).fit(X, y)
+    augmenter = cpaan(random_state=0, novel_per_episode=3, batch_size=60, **TINY).fit(X, y)
     made, _ = augmenter.augment(X[:2], ["new", "new"], per_class=5)
     assert made.shape == (5, dimension)
     assert np.isfinite(made).all()
@@ -315,11 +322,9 @@ def test_odd_features_give_finite_examples(
 
 def test_real_and_synthetic_examples_together_have_their_mean_at_the_center(fitted: CPAAN) -> None:
     X, y = NOVEL
-    model = fitted.model_
-    assert model.center is not None
-    scaled = model.base.scaling.apply(torch.tensor(X))
-    centers = class_centers(model.center, scaled, torch.arange(3).repeat_interleave(2), 3)
-    wanted = model.base.scaling.undo(centers).numpy()
+    scaled = fitted.units_.apply(torch.tensor(X))
+    centers = fitted.center_.estimate(scaled, torch.arange(3).repeat_interleave(2), 3)
+    wanted = fitted.units_.undo(centers).numpy()
     for per_class in (None, 1, 7):
         made, names = fitted.augment(X, y, per_class=per_class)
         for c, name in enumerate(np.unique(y)):
@@ -338,11 +343,11 @@ def test_classes_of_different_sizes_each_get_their_own_center(fitted: CPAAN) -> 
 def test_examples_vary_more_the_less_is_known_of_their_class(fitted: CPAAN) -> None:
     X, y = gaussian_classes(1, 20, seed=1)
     little_known = copy.copy(fitted)
-    center = fitted.model_.center
-    assert center is not None
-    assert center.constants.ridge <= 1  # base classes tell enough here
-    ridge = replace(center.constants, ridge=30.0)
-    little_known.model_ = replace(fitted.model_, center=replace(center, constants=ridge))
+    center = copy.copy(fitted.center_)
+    assert isinstance(center, Calibrated)
+    assert center.constants_.ridge <= 1  # base classes tell enough here
+    center.constants_ = replace(center.constants_, ridge=30.0)
+    little_known.center_ = center
 
     def variances(augmenter: CPAAN) -> list[float]:
         made = [augmenter.augment(X[:k], y[:k], per_class=400)[0] for k in (1, 20)]
@@ -354,11 +359,11 @@ def test_examples_vary_more_the_less_is_known_of_their_class(fitted: CPAAN) -> N
     assert one == pytest.approx(many, rel=0.05)
 
 
-@pytest.mark.parametrize("anchor", ["shots", "center"])
-def test_spread_multiplies_deviations_and_moves_no_mean(anchor: str) -> None:
+@pytest.mark.parametrize("center", ["shots", "calibrated"])
+def test_spread_multiplies_deviations_and_moves_no_mean(center: str) -> None:
     made = {}
     for spread in (0.5, 1.0, 2.0):
-        augmenter = CPAAN(anchor=anchor, spread=spread, random_state=0, **TINY).fit(*BASE)
+        augmenter = cpaan(center=center, spread=spread, random_state=0, **TINY).fit(*BASE)
         X, y = augmenter.augment(*NOVEL)
         made[spread] = [X[y == name] for name in np.unique(y)]
     for half, one, two in zip(*made.values(), strict=True):
@@ -370,31 +375,31 @@ def test_spread_multiplies_deviations_and_moves_no_mean(anchor: str) -> None:
 def test_the_paper_recipe_stays_at_the_shots() -> None:
     """As printed: the generator gets the mean of the shots, and what it makes is not moved."""
     X, y = BASE
-    augmenter = CPAAN(
+    augmenter = cpaan(
         recipe="paper", novel_per_episode=3, batch_size=60, random_state=0, **TINY | {"shots_per_episode": 5}
     )
     augmenter.fit(X, y)
     model = augmenter.model_
-    assert model.recipe.anchor == "shots"
-    assert model.center is None
+    assert isinstance(augmenter.center_, ShotMean)
     assert augmenter.expected_gain_ is None
     shots = torch.tensor(np.stack([NOVEL[0][i : i + 2].mean(0) for i in (0, 2, 4)]))
     generator = torch.Generator().manual_seed(augmenter._seed(1))
-    made = model.make(model.base.scaling.apply(shots).float(), torch.tensor([18, 18, 18]), generator)
-    np.testing.assert_array_equal(augmenter.augment(*NOVEL)[0], model.base.scaling.undo(made.double()).numpy())
+    made = model.make(augmenter.units_.apply(shots).float(), torch.tensor([18, 18, 18]), generator)
+    np.testing.assert_array_equal(augmenter.augment(*NOVEL)[0], augmenter.units_.undo(made.double()).numpy())
 
 
 def test_direct_training_stays_at_the_shots() -> None:
-    augmenter = CPAAN(random_state=0, **TINY).fit_direct(*BASE, *NOVEL)
-    assert augmenter.model_.center is None
+    augmenter = cpaan(random_state=0, **TINY).fit_direct(*BASE, *NOVEL)
+    assert isinstance(augmenter.center_, ShotMean)
 
 
 def test_default_is_quick_with_more_of_everything() -> None:
     assert CPAAN().recipe == "default"
-    assert RECIPES["default"].anchor == RECIPES["quick"].anchor == "center"
+    assert CPAAN().resolve("center") == Calibrated(rounds=5)
+    assert CPAAN(recipe="quick").resolve("center") == Calibrated(rounds=3)
     assert RECIPES["default"].episodes > RECIPES["quick"].episodes
-    with pytest.raises(InputError, match="anchor must be one of 'shots', 'center'"):
-        CPAAN(anchor="moon", **TINY).fit(*BASE)
+    with pytest.raises(InputError, match="unknown center 'moon'; choose one of shots, posterior, calibrated"):
+        CPAAN(center="moon").fit(*BASE)
 
 
 def test_the_expected_gain_is_told_and_saved(tmp_path: Path, fitted: CPAAN) -> None:
@@ -408,30 +413,14 @@ def test_the_expected_gain_is_told_and_saved(tmp_path: Path, fitted: CPAAN) -> N
     fitted.save(tmp_path)
     loaded = CPAAN.load(tmp_path, device="cpu")
     assert loaded.expected_gain_ == gain
-    assert loaded.model_.center is not None
-    assert fitted.model_.center is not None
-    assert loaded.model_.center.constants == fitted.model_.center.constants
-
-
-def test_models_from_before_centers_load_as_they_were(tmp_path: Path) -> None:
-    augmenter = CPAAN(anchor="shots", random_state=0, **TINY).fit(*BASE)
-    augmenter.save(tmp_path)
-    path = tmp_path / "config.json"
-    config = json.loads(path.read_text())
-    for old in ("center", "expected_gain", "completion"):
-        assert config.pop(old) is None
-    assert config.pop("size") == 1
-    for new in ("anchor", "search_rounds", "completion", "center_noise", "patience"):
-        del config["numbers"][new]
-        del config["parameters"][new]
-    path.write_text(json.dumps(config))
-    loaded = CPAAN.load(tmp_path, device="cpu")
-    np.testing.assert_array_equal(loaded.augment(*NOVEL)[0], augmenter.augment(*NOVEL)[0])
+    assert isinstance(loaded.center_, Calibrated)
+    assert isinstance(fitted.center_, Calibrated)
+    assert loaded.center_.constants_ == fitted.center_.constants_
 
 
 def test_few_base_classes_still_have_centers_but_promise_nothing() -> None:
     with pytest.warns(UserWarning, match="meta-novel"):
-        augmenter = CPAAN(random_state=0, **TINY).fit(*gaussian_classes(5, 10))
-    assert augmenter.model_.center is not None
+        augmenter = cpaan(random_state=0, **TINY).fit(*gaussian_classes(5, 10))
+    assert isinstance(augmenter.center_, Calibrated)
     assert augmenter.expected_gain_ is None
     assert np.isfinite(augmenter.augment(*NOVEL)[0]).all()

@@ -5,9 +5,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
+import torch
 
-from cpaan import InputError
-from cpaan.augmenters.deviation_transfer import DeviationTransfer
+from cpaan import DeviationTransfer, InputError
 
 RNG = np.random.default_rng(0)
 CENTRES = np.array([[0.0, 0.0], [10.0, 0.0], [0.0, 50.0], [40.0, 40.0]])
@@ -47,8 +47,9 @@ def test_a_soft_neighborhood_draws_similar_classes_more_often() -> None:
 
 def test_the_reservoir_bounds_what_is_kept() -> None:
     augmenter = DeviationTransfer(reservoir=6, random_state=0).fit(X, Y)
-    assert augmenter.kept_.tolist() == [5, 6, 6, 6]
-    assert augmenter.deviations_.dtype == np.float16
+    learned = augmenter.deviations_.tensors()
+    assert learned["kept_"].tolist() == [5, 6, 6, 6]
+    assert learned["kept_deviations_"].dtype == torch.float16
     made, _ = augmenter.augment(SHOTS[:1], ["one"], per_class=2000)
     rows = lenders(made, [1.0, 1.0])
     assert [len(np.unique(rows[Y[rows] == c])) for c in range(4)] == [5, 6, 6, 6]

@@ -4,8 +4,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from cpaan import InputError
-from cpaan.augmenters.empirical_bayes import EmpiricalBayes
+from cpaan import EmpiricalBayes, InputError
 
 FloatArray = npt.NDArray[np.float64]
 D = 3

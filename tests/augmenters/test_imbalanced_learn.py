@@ -21,17 +21,20 @@ from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import GridSearchCV
 from sklearn.preprocessing import StandardScaler
 
-from cpaan import InputError
-from cpaan.augmenters.cpaan import CPAAN
-from cpaan.augmenters.deviation_transfer import DeviationTransfer
+from cpaan import CPAAN, Anchored, DeviationTransfer, EmpiricalBayes, InputError, PooledGaussian
 from cpaan.augmenters.distribution_calibration import DistributionCalibration
-from cpaan.augmenters.empirical_bayes import EmpiricalBayes
 from cpaan.augmenters.feature_hallucination import FeatureHallucination
 from cpaan.augmenters.feature_imagination import FeatureImagination
-from cpaan.augmenters.pooled_gaussian import PooledGaussian
 from cpaan.augmenters.smote import Smote
+from cpaan.centers import Calibrated
 from cpaan.classifiers.nearest_prototype import NearestPrototype
-from cpaan.methods import AUGMENTERS
+from cpaan.methods import augmenter_classes, set_numbers
+
+
+def cpaan(**numbers: Any) -> CPAAN:
+    """Make one with parameters of its recipe and its centre by plain name."""
+    return set_numbers(CPAAN(), numbers)
+
 
 FloatArray = npt.NDArray[np.float64]
 pd: Any = pytest.importorskip("pandas")
@@ -40,7 +43,7 @@ sparse: Any = pytest.importorskip("scipy.sparse")
 
 # Default settings, but for how long to train.
 CHECKED: list[Any] = [
-    CPAAN(episodes=3, width=16, noise_dimension=4, device="cpu", random_state=0),
+    cpaan(episodes=3, width=16, noise_dimension=4, device="cpu", random_state=0),
     DeviationTransfer(random_state=0),
     DistributionCalibration(random_state=0),
     EmpiricalBayes(random_state=0),
@@ -48,8 +51,9 @@ CHECKED: list[Any] = [
     FeatureImagination(episodes=3, device="cpu", random_state=0),
     PooledGaussian(random_state=0),
     Smote(random_state=0),
+    Anchored(random_state=0),
 ]
-SMALL_CPAAN: dict[str, Any] = {"anchor": "shots", "novel_per_episode": 2, "batch_size": 30}
+SMALL_CPAAN: dict[str, Any] = {"center": "shots", "novel_per_episode": 2, "batch_size": 30}
 
 quiet = pytest.mark.filterwarnings(
     "ignore:.*training directly", "ignore:.*analogies are drawn between two", "ignore:.*there are no analogies"
@@ -84,7 +88,7 @@ TWO, SIX = (20, 7), (30, 25, 22, 20, 3, 1)
 
 
 def test_all_augmenters_are_over_samplers_and_all_are_checked() -> None:
-    assert {type(augmenter) for augmenter in CHECKED} == set(AUGMENTERS)
+    assert {type(augmenter) for augmenter in CHECKED} == set(augmenter_classes())
     assert all(isinstance(augmenter, BaseOverSampler) and is_sampler(augmenter) for augmenter in CHECKED)
 
 
@@ -160,11 +164,11 @@ def test_large_classes_are_learned_from_also_where_they_are_filled_up() -> None:
     augmenter = PooledGaussian(random_state=0)
     augmenter.fit_resample(X, y)
     expected = PooledGaussian().fit(X[np.isin(y, list("abcd"))], y[np.isin(y, list("abcd"))])
-    np.testing.assert_array_equal(augmenter.factor_, expected.factor_)
+    np.testing.assert_array_equal(augmenter.deviations_.tensors()["factor_"], expected.deviations_.tensors()["factor_"])
 
 
 def test_adversarial_networks_meta_train_where_four_classes_are_large() -> None:
-    augmenter = clone(CHECKED[0]).set_params(**SMALL_CPAAN)
+    augmenter = set_numbers(clone(CHECKED[0]), SMALL_CPAAN)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         augmenter.fit_resample(*long_tail(*SIX))
@@ -173,9 +177,9 @@ def test_adversarial_networks_meta_train_where_four_classes_are_large() -> None:
 
 def test_adversarial_networks_leave_a_large_class_where_it_is() -> None:
     X, y = long_tail(200, 190, 180, 170, 160, 199, 4)
-    augmenter = CPAAN(recipe="quick", episodes=30, novel_per_episode=3, device="cpu", random_state=0)
+    augmenter = cpaan(recipe="quick", episodes=30, novel_per_episode=3, device="cpu", random_state=0)
     X_new, y_new = augmenter.fit_resample(X, y)  # with centres estimated, for the class of four
-    assert augmenter.model_.center is not None
+    assert isinstance(augmenter.center_, Calibrated)
     for name in "bcdef":
         made, real = X_new[len(X) :][y_new[len(y) :] == name], X[y == name]
         # A class of 199 examples lacks a single one, which is not to make up for an error in the estimate.
@@ -342,7 +346,7 @@ def test_augmenters_stand_in_pipelines_and_searches() -> None:
         steps = [("scale", StandardScaler()), ("augment", "passthrough"), ("classify", NearestPrototype())]
         grid = [
             {"augment": [EmpiricalBayes(random_state=0)], "augment__sampling_strategy": ["auto", "base_mean"]},
-            {"augment": [clone(CHECKED[0]).set_params(**SMALL_CPAAN)], "augment__episodes": [1, 2]},
+            {"augment": [set_numbers(clone(CHECKED[0]), SMALL_CPAAN)], "augment__episodes": [1, 2]},
         ]
         search = GridSearchCV(Pipeline(steps), grid, cv=2, error_score="raise").fit(frame, y)
         assert search.cv_results_["mean_test_score"].min() > 0.5

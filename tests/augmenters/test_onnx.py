@@ -14,7 +14,14 @@ from cpaan import CPAAN, Smote
 from cpaan.cli.app import app
 from cpaan.errors import InputError
 from cpaan.gan.networks import Generator
+from cpaan.methods import set_numbers
 from cpaan.onnx import export_generator, portable_generator
+
+
+def cpaan(**numbers: Any) -> CPAAN:
+    """Make one with parameters of its recipe and its centre by plain name."""
+    return set_numbers(CPAAN(), numbers)
+
 
 VARIANTS = ("c-gan", "ccyc-gan", "cdeli-gan", "ccov-gan")
 DIMENSION = 4
@@ -25,8 +32,8 @@ Y = np.repeat([f"base {index}" for index in range(8)], 12)
 
 
 def trained(variant: str = "ccov-gan", generator: str = "residual", **options: Any) -> CPAAN:
-    settings: dict[str, Any] = {"novel_per_episode": 4, "width": 16, "anchor": "shots", **options}
-    augmenter = CPAAN(
+    settings: dict[str, Any] = {"novel_per_episode": 4, "width": 16, "center": "shots", **options}
+    augmenter = cpaan(
         variant=variant, generator=generator, recipe="quick", episodes=5, random_state=0, device="cpu", **settings
     )
     return augmenter.fit(X, Y)
@@ -57,7 +64,7 @@ def test_onnxruntime_makes_what_torch_makes(tmp_path: Path, variant: str, genera
     assert export_generator(augmenter, tmp_path / "generator.onnx") < 1e-5
     assert [path.name for path in tmp_path.iterdir()] == ["generator.onnx"]
     run = session(tmp_path / "generator.onnx")
-    scaling, network = augmenter.model_.base.scaling, augmenter.generator_
+    scaling, network = augmenter.units_, augmenter.generator_
     for number in (1, 2, 7, 300):
         given = rows(number)
         expected = scaling.undo(network(*(scaling.apply(each.double()).float() for each in given)).double())

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from cpaan.augmenters.pooled_gaussian import PooledGaussian
+from cpaan import PooledGaussian
 
 
 def test_examples_have_the_mean_of_the_shots_and_the_pooled_covariance() -> None:

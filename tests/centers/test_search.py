@@ -5,17 +5,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from cpaan.centers.class_center import CenterConstants
-from cpaan.centers.held_out import class_sample, usable_shots
-from cpaan.centers.search import (
+from cpaan.centers.calibrated import (
     LENGTHS,
     RIDGES,
+    Calibrated,
+    Constants,
     choose_constants,
-    corrected_interval,
     held_out_gains,
     posterior_means,
-    search_center_model,
 )
+from cpaan.centers.cross_validation import class_sample, corrected_interval, usable_shots
 from cpaan.math.linear_gaussian import class_posterior, diagonalize
 from cpaan.training.bank import ClassBank
 
@@ -38,27 +37,30 @@ def sample_of(bank: ClassBank) -> tuple[Tensor, ...]:
 def test_the_same_seed_gives_the_same_bits() -> None:
     bank = bank_of()
     torch.manual_seed(1)
-    one = search_center_model(bank, 1, seed=3)
+    one = Calibrated(rounds=1).fit(bank, seed=3)
     torch.manual_seed(2)
-    two = search_center_model(bank, 1, seed=3)
-    assert one[0].constants == two[0].constants
-    assert one[1] == two[1]
-    assert search_center_model(bank, 1, seed=4)[1] != one[1]
+    two = Calibrated(rounds=1).fit(bank, seed=3)
+    assert one.constants_ == two.constants_
+    assert one.expected_gain_ == two.expected_gain_
+    assert Calibrated(rounds=1).fit(bank, seed=4).expected_gain_ != one.expected_gain_
 
 
 def test_constants_are_among_those_tried() -> None:
-    model, gains = search_center_model(bank_of(), 2, seed=0)
-    constants = model.constants
+    model = Calibrated(rounds=2).fit(bank_of())
+    constants, gain = model.constants_, model.expected_gain_
+    assert gain is not None
     assert constants.ridge in RIDGES
-    assert constants.shots == gains.shots == (1, 2, 5, 10, 20)
+    assert constants.shots == gain["shots"] == (1, 2, 5, 10, 20)
     assert (np.diff(constants.lengths) >= 0).all()
     assert float(LENGTHS.min()) <= min(constants.lengths) <= max(constants.lengths) <= float(LENGTHS.max())
     assert (np.diff(constants.posterior_lengths) > 0).all()
-    assert all(len(of_k) == 8 for of_k in gains.lsl + gains.glsl)
+    gains = held_out_gains(sample_of(bank_of()), constants, 2, torch.Generator().manual_seed(0))
+    assert all(len(of_k) == 8 for of_k in gains.values())
 
 
 def test_what_base_classes_teach_is_found_and_shrinks_with_the_shots() -> None:
-    expected = search_center_model(bank_of(), 2, seed=0)[1].expected()
+    expected = Calibrated(rounds=2).fit(bank_of()).expected_gain_
+    assert expected is not None
     (first, half), (last, _) = expected["lsl"][0], expected["lsl"][-1]
     assert first - half > 0
     assert abs(last) < first / 4
@@ -66,22 +68,30 @@ def test_what_base_classes_teach_is_found_and_shrinks_with_the_shots() -> None:
 
 @pytest.mark.parametrize(("n_classes", "per_class"), [(5, 40), (24, 5), (2, 1), (24, 1)])
 def test_too_little_to_hold_out_gives_plain_constants(n_classes: int, per_class: int) -> None:
-    model, gains = search_center_model(bank_of(n_classes, per_class), 2, seed=0)
-    assert model.constants == CenterConstants()
-    assert gains.shots == ()
+    model = Calibrated(rounds=2).fit(bank_of(n_classes, per_class))
+    assert model.constants_ == Constants()
+    assert model.expected_gain_ is None
 
 
 def test_shots_that_base_classes_cannot_spare_are_left_out() -> None:
     assert usable_shots(sample_of(bank_of(per_class=12))) == (1, 2, 5)
-    assert search_center_model(bank_of(per_class=12), 1, seed=0)[0].constants.shots == (1, 2, 5)
+    assert Calibrated(rounds=1).fit(bank_of(per_class=12)).constants_.shots == (1, 2, 5)
 
 
 def test_classes_that_do_not_differ_are_no_error() -> None:
     same = ClassBank.from_examples(torch.ones(80, 3), torch.arange(8).repeat_interleave(10), 8)
-    model, gains = search_center_model(same, 1, seed=0)
-    assert (model.constants, gains.shots) == (CenterConstants(), ())
-    noise = search_center_model(bank_of(separation=0.0), 1, seed=0)[1]
-    assert np.isfinite(noise.lsl).all()
+    model = Calibrated(rounds=1).fit(same)
+    assert (model.constants_, model.expected_gain_) == (Constants(), None)
+    noise = Calibrated(rounds=1).fit(bank_of(separation=0.0)).expected_gain_
+    assert noise is not None
+    assert np.isfinite(noise["lsl"]).all()
+
+
+def test_other_base_classes_get_the_same_constants() -> None:
+    model = Calibrated(rounds=1).fit(bank_of())
+    other = model.refit(bank_of(n_classes=10, seed=1))
+    assert other.constants_ is model.constants_
+    assert (len(model.base_means_), len(other.base_means_)) == (24, 10)
 
 
 def test_posterior_means_are_those_of_the_model() -> None:
@@ -107,8 +117,8 @@ def test_overlapping_folds_widen_the_interval() -> None:
 def test_constants_that_harm_are_seen_to_harm() -> None:
     """A gain that is measured, not assumed: centres of a wrong length lose on all classes."""
     sample = sample_of(bank_of())
-    wrong = CenterConstants(1.0, (1,), (0.05,), (1.0,))
+    wrong = Constants(1.0, (1,), (0.05,), (1.0,))
     gains = held_out_gains(sample, wrong, 1, torch.Generator().manual_seed(0))
-    assert np.mean(gains.glsl[-1]) < -5
+    assert np.mean([fold[1] for fold in gains[20]]) < -5
     right = choose_constants(sample, 1, torch.Generator().manual_seed(0))
-    assert np.mean(held_out_gains(sample, right, 1, torch.Generator().manual_seed(1)).glsl[-1]) > -1
+    assert np.mean([fold[1] for fold in held_out_gains(sample, right, 1, torch.Generator().manual_seed(1))[20]]) > -1

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner, Result
 
-from cpaan.augmenters.advice import Advice, Prediction
+from cpaan.centers.advice import Advice, Prediction
 from cpaan.cli.app import app
 from cpaan.data.feature_set import FeatureSet
 from cpaan.data.files import write_features
@@ -68,7 +68,7 @@ def test_an_unbounded_interval_is_null_for_programs(bank: Path, monkeypatch: pyt
     """One fold leaves an interval without bounds, and JSON has no infinity."""
     unknown = Prediction(1.0, -np.inf, np.inf)
     found = Advice(1.0, (1,), (unknown,), (unknown,), (unknown,), (unknown,))
-    monkeypatch.setattr("cpaan.augmenters.advice.advise_on", lambda *_, **__: found)
+    monkeypatch.setattr("cpaan.centers.advice.advise_on", lambda *_, **__: found)
     result = advise(bank, "--setup", bank.parent / "setup.json", "--json")
 
     def refuse(constant: str) -> None:

@@ -10,7 +10,13 @@ from rich.progress import Progress as Bars
 from cpaan import CPAAN
 from cpaan.cli.output import TrainingBars
 from cpaan.gan.loop import TrainingEvent
+from cpaan.methods import set_numbers
 from cpaan.training.progress import Progress
+
+
+def cpaan(**numbers: Any) -> CPAAN:
+    """Make one with parameters of its recipe and its centre by plain name."""
+    return set_numbers(CPAAN(), numbers)
 
 
 def bars() -> Bars:
@@ -37,11 +43,11 @@ def test_the_bar_of_a_training_that_stopped_by_itself_is_full() -> None:
     settings: dict[str, Any] = {
         "episodes": 9,
         "novel_per_episode": 4,
-        "anchor": "shots",
+        "center": "shots",
         "random_state": 0,
         "device": "cpu",
     }
-    CPAAN(callbacks=[stop], tell=TrainingBars(shown)("training"), **settings).fit(X, y)
+    cpaan(callbacks=[stop], tell=TrainingBars(shown)("training"), **settings).fit(X, y)
     (task,) = shown.tasks
     assert task.finished
     assert task.completed == 4

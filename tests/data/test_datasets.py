@@ -11,6 +11,13 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 from cpaan import CPAAN
 from cpaan.data.datasets import features_from
 from cpaan.errors import InputError
+from cpaan.methods import set_numbers
+
+
+def cpaan(**numbers: Any) -> CPAAN:
+    """Make one with parameters of its recipe and its centre by plain name."""
+    return set_numbers(CPAAN(), numbers)
+
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(40, 3))
@@ -111,8 +118,8 @@ def test_items_that_are_no_examples(dataset: Any, message: str) -> None:
 
 def test_an_augmenter_takes_it() -> None:
     loader = DataLoader(TensorDataset(torch.tensor(X), torch.tensor(NUMBERS)), batch_size=16)
-    settings: dict[str, Any] = {"novel_per_episode": 4, "width": 8, "anchor": "shots", "recipe": "quick"}
-    ours = CPAAN(episodes=3, random_state=0, device="cpu", **settings)
+    settings: dict[str, Any] = {"novel_per_episode": 4, "width": 8, "center": "shots", "recipe": "quick"}
+    ours = cpaan(episodes=3, random_state=0, device="cpu", **settings)
     made, _ = ours.fit(*features_from(loader)).augment(X[:2] + 9, ["new", "new"], per_class=5)
     same, _ = ours.fit(X, NUMBERS).augment(X[:2] + 9, ["new", "new"], per_class=5)
     assert np.array_equal(made, same)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from cpaan import CPAAN
+from cpaan.centers import ShotMean
 from cpaan.data.benchmark import BenchmarkData
 from cpaan.data.feature_set import FeatureSet
 from cpaan.data.low_shot import ShotSource
@@ -89,10 +90,10 @@ def test_the_neighbourhood_is_the_one_that_base_classes_are_drawn_by(
         drawn.append(weights)
         return draw_categories(weights, *others)
 
-    monkeypatch.setattr("cpaan.augmenters.model.draw_categories", watched)
+    monkeypatch.setattr("cpaan.deviations.translator.draw_categories", watched)
     model = CPAAN.load(run / "models" / "ccov-gan", device="cpu")
     model.augment(shots.features, shots.names)
-    assert model.model_.center is not None  # about which examples are made, and not about the mean of the shots
+    assert not isinstance(model.center_, ShotMean)  # examples are made about an estimated centre
     assert sample is not None
     made = sample.made["ccov-gan"]
     lenders = [int(name[1:]) for name in made.alpha_base]

@@ -30,7 +30,7 @@ pytest.importorskip("optuna", reason="needs the extra 'tune'")
 rng = np.random.default_rng(0)
 X = (2 * rng.normal(size=(16, 1, 6)) + rng.normal(size=(16, 24, 6))).reshape(-1, 6).astype(np.float32)
 BASE = FeatureSet(X, np.repeat([f"c{i:02}" for i in range(16)], 24))
-FAST: dict[str, Any] = {"episodes": 2, "width": 8, "noise_dimension": 4, "anchor": "shots"}
+FAST: dict[str, Any] = {"episodes": 2, "width": 8, "noise_dimension": 4, "center": "shots"}
 PLAN = TuningPlan(numbers=FAST, device="cpu", draws=1)
 
 
@@ -133,7 +133,8 @@ def test_plans_that_make_no_sense_are_refused(changes: dict[str, Any], message: 
 
 
 def test_with_means_of_shots_the_nearest_prototype_can_be_tuned() -> None:
-    assert TuningPlan(classifier="nearest-prototype", numbers={"anchor": "shots"}).own.anchor == "shots"
+    plan = TuningPlan(classifier="nearest-prototype", numbers={"center": "shots"})
+    assert plan.augmenter({}).center == "shots"
 
 
 def test_a_score_is_that_of_a_trained_augmenter_and_depends_on_the_numbers_alone() -> None:

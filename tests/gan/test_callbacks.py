@@ -8,9 +8,11 @@ import torch
 from sklearn.base import clone
 
 from cpaan import CPAAN, InputError
-from cpaan.augmenters import held_out_score
-from cpaan.augmenters.held_out_score import HeldOutScore, choose_held_out, share_to_hold_out
+from cpaan.centers import ShotMean
+from cpaan.centers.cross_validation import choose_held_out, share_to_hold_out
 from cpaan.data.folders import TENSORS
+from cpaan.deviations import Translated, translated
+from cpaan.deviations.translated import HeldOutScore
 from cpaan.gan.callbacks import (
     Callback,
     Checkpoints,
@@ -22,9 +24,15 @@ from cpaan.gan.callbacks import (
 )
 from cpaan.gan.episodes import Episode, EpisodicSampler
 from cpaan.gan.networks import Networks
-from cpaan.gan.recipe import make_recipe
+from cpaan.methods import set_numbers
 from cpaan.training.bank import ClassBank
 from cpaan.training.checkpoints import read_checkpoint
+
+
+def cpaan(**numbers: Any) -> CPAAN:
+    """Make one with parameters of its recipe and its centre by plain name."""
+    return set_numbers(CPAAN(), numbers)
+
 
 TINY: dict[str, Any] = {
     "recipe": "quick",
@@ -32,7 +40,7 @@ TINY: dict[str, Any] = {
     "width": 16,
     "noise_dimension": 4,
     "novel_per_episode": 3,
-    "anchor": "shots",
+    "center": "shots",
     "random_state": 0,
     "device": "cpu",
 }
@@ -75,18 +83,18 @@ def test_a_function_of_ones_own_sees_every_logging_step_and_ends_training() -> N
             event.run.stop()
 
     after: list[int] = []
-    augmenter = CPAAN(callbacks=[stop_at_five], tell=lambda progress: after.append(progress.episode), **TINY).fit(X, y)
+    augmenter = cpaan(callbacks=[stop_at_five], tell=lambda progress: after.append(progress.episode), **TINY).fit(X, y)
     assert [event.episode for event in seen] == [1, 2, 3, 4, 5] == after == augmenter.history_["episode"]
     assert [event.first for event in seen] == [True, False, False, False, False]
     assert {event.episodes for event in seen} == {8}
     assert seen[2].losses["covariance"] == augmenter.history_["covariance"][2]
     # Stopped, and otherwise trained as ever: the same networks as those of five episodes.
-    assert same(weights(augmenter), weights(CPAAN(**{**TINY, "episodes": 5}).fit(X, y)))
+    assert same(weights(augmenter), weights(cpaan(**{**TINY, "episodes": 5}).fit(X, y)))
 
 
 def test_early_stopping_keeps_the_networks_with_the_best_score() -> None:
     told, stopping = Told([50.0, 70.0, 60.0, 70.0, 65.0, 90.0, 0.0, 0.0]), EarlyStopping(patience=3)
-    augmenter = CPAAN(callbacks=[told, stopping], **TINY).fit(X, y)
+    augmenter = cpaan(callbacks=[told, stopping], **TINY).fit(X, y)
     assert augmenter.history_["episode"] == [1, 2, 3, 4, 5]
     assert (stopping.best_episode, stopping.best_value) == (2, 70.0)
     assert stopping.values == {1: 50.0, 2: 70.0, 3: 60.0, 4: 70.0, 5: 65.0}
@@ -97,7 +105,7 @@ def test_early_stopping_keeps_the_networks_with_the_best_score() -> None:
 def test_the_best_networks_are_kept_where_training_was_not_stopped_too_and_a_second_training_begins_anew() -> None:
     told, stopping = Told([50.0, 40.0, 80.0, 10.0, 20.0, 30.0, 40.0, 50.0]), EarlyStopping(patience=9)
     callbacks: list[Callback] = [told, stopping]
-    augmenter = CPAAN(callbacks=callbacks, **TINY).fit(X, y)
+    augmenter = cpaan(callbacks=callbacks, **TINY).fit(X, y)
     assert (stopping.best_episode, len(stopping.values)) == (3, 8)
     assert same(weights(augmenter), told.seen[2])
     callbacks[0] = Told([5.0] * 8)
@@ -108,18 +116,18 @@ def test_the_best_networks_are_kept_where_training_was_not_stopped_too_and_a_sec
 def test_looks_may_be_rarer_than_logging_steps_and_ties_may_count() -> None:
     told = Told([50.0, 99.0, 70.0, 99.0, 99.0, 70.0, 99.0, 60.0])
     stopping = EarlyStopping(patience=2, every=3, ties=True)
-    augmenter = CPAAN(callbacks=[told, stopping], **TINY).fit(X, y)
+    augmenter = cpaan(callbacks=[told, stopping], **TINY).fit(X, y)
     assert stopping.values == {1: 50.0, 3: 70.0, 6: 70.0, 8: 60.0}  # and the last always
     assert stopping.best_episode == 6
     assert same(weights(augmenter), told.seen[5])
     strict = EarlyStopping(patience=2, every=3)
-    CPAAN(callbacks=[Told(told.scores), strict], **TINY).fit(X, y)
+    cpaan(callbacks=[Told(told.scores), strict], **TINY).fit(X, y)
     assert strict.best_episode == 3
 
 
 def test_a_loss_is_better_where_it_is_lower() -> None:
     stopping = EarlyStopping("cycle_base", patience=100)
-    augmenter = CPAAN(callbacks=[stopping], **TINY).fit(X, y)
+    augmenter = cpaan(callbacks=[stopping], **TINY).fit(X, y)
     losses = augmenter.history_["cycle_base"]
     assert stopping.best_value == min(losses)
     assert stopping.best_episode == augmenter.history_["episode"][int(np.argmin(losses))]
@@ -127,13 +135,13 @@ def test_a_loss_is_better_where_it_is_lower() -> None:
 
 def test_what_cannot_be_watched_is_refused() -> None:
     with pytest.raises(InputError, match="there is no 'loss' to watch; there are score, discriminator_novel_real"):
-        CPAAN(callbacks=[EarlyStopping("loss")], **TINY).fit(X, y)
+        cpaan(callbacks=[EarlyStopping("loss")], **TINY).fit(X, y)
     with pytest.raises(InputError, match=r"no base classes are held out: ask for some with CPAAN\(held_out=0\.25\)"):
-        CPAAN(callbacks=[EarlyStopping()], **TINY).fit(X, y)
+        cpaan(callbacks=[EarlyStopping()], **TINY).fit(X, y)
     with pytest.raises(InputError, match="no score"):
-        CPAAN(callbacks=[EarlyStopping()], held_out=0.2, **TINY).fit_direct(X, y, X[:5] + 9, ["new"] * 5)
+        cpaan(callbacks=[EarlyStopping()], held_out=0.2, **TINY).fit_direct(X, y, X[:5] + 9, ["new"] * 5)
     with pytest.raises(InputError, match="callbacks must be a list"):
-        CPAAN(callbacks=print, **TINY).fit(X, y)  # type: ignore[arg-type]
+        cpaan(callbacks=print, **TINY).fit(X, y)
     for wrong in (0, 1.5):
         with pytest.raises(InputError, match="patience must be"):
             EarlyStopping(patience=wrong)  # type: ignore[arg-type]
@@ -153,8 +161,8 @@ def test_networks_are_scored_on_classes_that_they_are_not_trained_on(monkeypatch
 
     monkeypatch.setattr(EpisodicSampler, "draw", spied)
     stopping = EarlyStopping(patience=100)
-    augmenter = CPAAN(callbacks=[stopping], held_out=0.25, **TINY).fit(X, y)
-    units = augmenter.model_.base.scaling.apply(torch.tensor(X)).float()
+    augmenter = cpaan(callbacks=[stopping], held_out=0.25, **TINY).fit(X, y)
+    units = augmenter.units_.apply(torch.tensor(X)).float()
     classes = {int(label) for label, row in zip(y, units.tolist(), strict=True) if tuple(row) in drawn}
     assert len(classes) == 9  # three of twelve are held out
     assert augmenter.classes_ == tuple(range(12))  # and lend afterwards
@@ -182,7 +190,7 @@ def test_the_default_stops_by_itself_where_the_score_does_not_rise(monkeypatch: 
         return next(scores)
 
     monkeypatch.setattr(HeldOutScore, "__call__", told)
-    augmenter = CPAAN(**AUTO).fit(X_AUTO, Y_AUTO)
+    augmenter = cpaan(**AUTO).fit(X_AUTO, Y_AUTO)
     assert len(seen) == 6
     assert augmenter.history_["episode"][-1] == 25  # logged at each, looked at in 1, 5, 10, …, 25
     assert same(weights(augmenter), seen[3])
@@ -194,13 +202,13 @@ def test_nothing_stops_a_training_unasked_otherwise(changes: dict[str, Any], mon
     settings = {**AUTO, **changes}
     if settings["recipe"] == "quick":
         del settings["patience"]
-    assert CPAAN(**settings).fit(X_AUTO, Y_AUTO).history_["episode"][-1] == 60
+    assert cpaan(**settings).fit(X_AUTO, Y_AUTO).history_["episode"][-1] == 60
 
 
 def test_few_base_classes_are_all_trained_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(HeldOutScore, "__call__", lambda *_: pytest.fail("looked at"))
     few = slice(0, 19 * 12)
-    assert CPAAN(**AUTO).fit(X_AUTO[few], Y_AUTO[few]).history_["episode"][-1] == 60
+    assert cpaan(**AUTO).fit(X_AUTO[few], Y_AUTO[few]).history_["episode"][-1] == 60
 
 
 def test_a_training_that_stops_by_itself_can_be_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -213,7 +221,7 @@ def test_a_training_that_stops_by_itself_can_be_resumed(tmp_path: Path, monkeypa
         return -float((weight - first[0]).norm())
 
     monkeypatch.setattr(HeldOutScore, "__call__", falling)
-    whole = CPAAN(**AUTO).fit(X_AUTO, Y_AUTO)
+    whole = cpaan(**AUTO).fit(X_AUTO, Y_AUTO)
     assert whole.history_["episode"][-1] == 10  # looked at in 1, 5 and 10
 
     def kill(event: TrainingEvent) -> None:
@@ -222,9 +230,9 @@ def test_a_training_that_stops_by_itself_can_be_resumed(tmp_path: Path, monkeypa
 
     saved = Checkpoints(tmp_path, every=2, resume=True)
     with pytest.raises(KeyboardInterrupt):
-        CPAAN(callbacks=[kill, saved], **AUTO).fit(X_AUTO, Y_AUTO)
+        cpaan(callbacks=[kill, saved], **AUTO).fit(X_AUTO, Y_AUTO)
     for _ in range(2):  # from where it was killed, and then from its end
-        resumed = CPAAN(callbacks=[lambda _: None, saved], **AUTO).fit(X_AUTO, Y_AUTO)
+        resumed = cpaan(callbacks=[lambda _: None, saved], **AUTO).fit(X_AUTO, Y_AUTO)
         assert resumed.history_ == whole.history_
         assert same(weights(resumed), weights(whole))
 
@@ -232,7 +240,7 @@ def test_a_training_that_stops_by_itself_can_be_resumed(tmp_path: Path, monkeypa
 def test_a_rule_of_ones_own_for_when_to_stop_is_the_only_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(HeldOutScore, "__call__", lambda *_: pytest.fail("looked at"))
     told, stopping = Told([0.0] * 60), EarlyStopping("covariance", patience=60)
-    augmenter = CPAAN(callbacks=[stopping, told], **AUTO).fit(X_AUTO, Y_AUTO)
+    augmenter = cpaan(callbacks=[stopping, told], **AUTO).fit(X_AUTO, Y_AUTO)
     assert augmenter.history_["episode"][-1] == 60
     assert same(weights(augmenter), told.seen[stopping.best_episode - 1])
 
@@ -241,7 +249,7 @@ def test_the_last_logging_step_is_looked_at_always(monkeypatch: pytest.MonkeyPat
     scores, seen = iter([1.0, 2.0]), []
     monkeypatch.setattr(HeldOutScore, "__call__", lambda *_: next(scores))
     settings = {**AUTO, "episodes": 4, "callbacks": [lambda event: seen.append(copied(event))]}
-    augmenter = CPAAN(**settings).fit(X_AUTO, Y_AUTO)
+    augmenter = cpaan(**settings).fit(X_AUTO, Y_AUTO)
     assert same(weights(augmenter), seen[3])
     assert next(scores, None) is None
 
@@ -262,31 +270,31 @@ def test_few_large_classes_among_many_small_ones_are_not_all_held_out(large: int
 @pytest.mark.parametrize("held_out", ["none", 1.0, -0.1])
 def test_shares_that_are_none_are_refused(held_out: Any) -> None:
     with pytest.raises(InputError, match="held_out must be a share"):
-        CPAAN(held_out=held_out, **AUTO).fit(X_AUTO, Y_AUTO)
+        cpaan(held_out=held_out, **AUTO).fit(X_AUTO, Y_AUTO)
 
 
 def test_what_the_score_holds_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(held_out_score, "MOST_NUMBERS", 12 * 15 * 6)
+    monkeypatch.setattr(translated, "MOST_NUMBERS", 12 * 15 * 6)
     bank = ClassBank.from_examples(torch.tensor(X_AUTO).float(), torch.tensor(Y_AUTO), 20)
-    score = HeldOutScore(bank, torch.arange(5), make_recipe("quick"), "c-gan", 1.0)
+    score = HeldOutScore(Translated(variant="c-gan", recipe="quick"), ShotMean(), bank, torch.arange(5), 1.0)
     assert score._base.reservoir is not None
     assert score._base.reservoir.counts.tolist() == [12] * 15
     assert len(score._queries) == 5 * (12 - 5)  # all there are: fewer classes may have more
-    monkeypatch.setattr(held_out_score, "MOST_NUMBERS", 7 * 15 * 6)
-    few = HeldOutScore(bank, torch.arange(5), make_recipe("quick"), "c-gan", 1.0)
+    monkeypatch.setattr(translated, "MOST_NUMBERS", 7 * 15 * 6)
+    few = HeldOutScore(Translated(variant="c-gan", recipe="quick"), ShotMean(), bank, torch.arange(5), 1.0)
     assert few._base.reservoir is not None
     assert few._base.reservoir.counts.tolist() == [7] * 15
     assert len(few._queries) == 5 * (12 - 5)
-    monkeypatch.setattr(held_out_score, "MOST_NUMBERS", 0)
-    fewest = HeldOutScore(bank, torch.arange(5), make_recipe("quick"), "c-gan", 1.0)
+    monkeypatch.setattr(translated, "MOST_NUMBERS", 0)
+    fewest = HeldOutScore(Translated(variant="c-gan", recipe="quick"), ShotMean(), bank, torch.arange(5), 1.0)
     assert fewest._base.reservoir is not None
     assert fewest._base.reservoir.counts.tolist() == [1] * 15
     assert len(fewest._queries) == 5 * 5
 
 
 def test_looking_at_the_score_changes_nothing() -> None:
-    looked = CPAAN(callbacks=[lambda event: print(event.run.score())], held_out=0.25, **TINY).fit(X, y)
-    assert same(weights(looked), weights(CPAAN(held_out=0.25, **TINY).fit(X, y)))
+    looked = cpaan(callbacks=[lambda event: print(event.run.score())], held_out=0.25, **TINY).fit(X, y)
+    assert same(weights(looked), weights(cpaan(held_out=0.25, **TINY).fit(X, y)))
 
 
 def test_checkpoints_hold_the_whole_state_and_only_the_last_two_stay(tmp_path: Path) -> None:
@@ -298,7 +306,7 @@ def test_checkpoints_hold_the_whole_state_and_only_the_last_two_stay(tmp_path: P
         states[event.episode] = copy.deepcopy((event.run.networks.state_dict(), optimizer, event.run.generator))
 
     saved = Checkpoints(folder, every=3)
-    augmenter = CPAAN(callbacks=[remember, saved], **TINY).fit(X, y)
+    augmenter = cpaan(callbacks=[remember, saved], **TINY).fit(X, y)
     assert sorted(path.name for path in folder.iterdir()) == ["0000000006", "0000000008"]
     read = read_checkpoint(folder)
     assert read is not None
@@ -321,7 +329,7 @@ def test_checkpoints_hold_the_whole_state_and_only_the_last_two_stay(tmp_path: P
     augmenter.fit(X, y)
     assert sorted(path.name for path in folder.iterdir()) == ["0000000006", "0000000008"]
     with pytest.raises(InputError, match="checkpoints of an earlier training"):
-        CPAAN(callbacks=[Checkpoints(folder)], **TINY).fit(X, y)
+        cpaan(callbacks=[Checkpoints(folder)], **TINY).fit(X, y)
 
 
 def test_a_folder_without_checkpoints_is_named(tmp_path: Path) -> None:
@@ -330,7 +338,7 @@ def test_a_folder_without_checkpoints_is_named(tmp_path: Path) -> None:
 
 
 def test_progress_is_printed_now_and_then_and_at_the_end(capsys: pytest.CaptureFixture[str]) -> None:
-    CPAAN(callbacks=[PrintedProgress(every=3)], **TINY).fit(X, y)
+    cpaan(callbacks=[PrintedProgress(every=3)], **TINY).fit(X, y)
     lines = capsys.readouterr().err.splitlines()
     assert [line.split(":")[0] for line in lines] == [f"episode {episode} of 8" for episode in (3, 6, 8)]
     assert "covariance" in lines[0]
@@ -360,7 +368,7 @@ class Writer:
 def test_tensorboard_gets_losses_and_scores_and_does_not_keep_estimators_from_being_copied() -> None:
     Writer.made.clear()
     stopping = EarlyStopping(patience=100)
-    augmenter = CPAAN(callbacks=[TensorBoard("logs", writer=Writer), stopping], held_out=0.25, **TINY).fit(X, y)
+    augmenter = cpaan(callbacks=[TensorBoard("logs", writer=Writer), stopping], held_out=0.25, **TINY).fit(X, y)
     [writer] = Writer.made
     assert writer.folder == "logs"
     assert ("loss/covariance", augmenter.history_["covariance"][3], 4) in writer.scalars
@@ -372,7 +380,7 @@ def test_tensorboard_gets_losses_and_scores_and_does_not_keep_estimators_from_be
 
 
 def test_callbacks_are_not_saved(tmp_path: Path) -> None:
-    augmenter = CPAAN(callbacks=[PrintedProgress()], **TINY).fit(X, y)
+    augmenter = cpaan(callbacks=[PrintedProgress()], **TINY).fit(X, y)
     augmenter.save(tmp_path / "model")
     loaded = CPAAN.load(tmp_path / "model", device="cpu")
     assert loaded.callbacks == ()
@@ -382,7 +390,7 @@ def test_callbacks_are_not_saved(tmp_path: Path) -> None:
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_on_a_gpu_the_best_networks_are_those_of_single_precision() -> None:
     told, stopping = Told([50.0, 40.0, 80.0, 10.0, 20.0, 30.0, 40.0, 50.0]), EarlyStopping(patience=4)
-    augmenter = CPAAN(callbacks=[told, stopping], **{**TINY, "device": "cuda"}).fit(X, y)
+    augmenter = cpaan(callbacks=[told, stopping], **{**TINY, "device": "cuda"}).fit(X, y)
     assert augmenter.history_["episode"] == [1, 2, 3, 4, 5, 6, 7]
     assert {value.dtype for value in weights(augmenter).values() if value.is_floating_point()} == {torch.float32}
     assert same(weights(augmenter), told.seen[2])

@@ -19,8 +19,15 @@ from cpaan.data.folders import CONFIG, TENSORS
 from cpaan.gan.callbacks import Checkpoints, EarlyStopping, TrainingEvent
 from cpaan.gan.episodes import Episode
 from cpaan.gan.objective import Losses, TrainingStep
+from cpaan.methods import set_numbers
 from cpaan.training.checkpoints import Stopped, read_checkpoint, write_checkpoint
 from cpaan.training.progress import History
+
+
+def cpaan(**numbers: Any) -> CPAAN:
+    """Make one with parameters of its recipe and its centre by plain name."""
+    return set_numbers(CPAAN(), numbers)
+
 
 TINY: dict[str, Any] = {
     "recipe": "quick",
@@ -29,7 +36,7 @@ TINY: dict[str, Any] = {
     "noise_dimension": 4,
     "novel_per_episode": 3,
     "halve_every": 3,
-    "anchor": "shots",
+    "center": "shots",
     "random_state": 0,
     "device": "cpu",
 }
@@ -60,7 +67,7 @@ def crash_at(episode: int) -> Callable[[TrainingEvent], None]:
 
 @pytest.fixture(scope="module")
 def whole() -> CPAAN:
-    return CPAAN(**TINY).fit(X, y)
+    return cpaan(**TINY).fit(X, y)
 
 
 @pytest.mark.parametrize("every", [1, 3])
@@ -70,23 +77,23 @@ def test_a_training_that_crashed_again_and_again_ends_with_the_same_bits(
     for episode in (1, 4, 5, 7):
         saved = Checkpoints(tmp_path, every=every, resume=True)
         with pytest.raises(CrashError):
-            CPAAN(callbacks=[saved, crash_at(episode)], **TINY).fit(X, y)
-    resumed = CPAAN(callbacks=[Checkpoints(tmp_path, every=every, resume=True)], **TINY).fit(X, y)
+            cpaan(callbacks=[saved, crash_at(episode)], **TINY).fit(X, y)
+    resumed = cpaan(callbacks=[Checkpoints(tmp_path, every=every, resume=True)], **TINY).fit(X, y)
     assert same(weights(resumed), weights(whole))
     assert resumed.history_ == whole.history_
     # And once more from the end, where nothing is left to train.
-    again = CPAAN(callbacks=[Checkpoints(tmp_path, resume=True)], **TINY).fit(X, y)
+    again = cpaan(callbacks=[Checkpoints(tmp_path, resume=True)], **TINY).fit(X, y)
     assert same(weights(again), weights(whole))
 
 
 def test_training_further_and_directly_can_be_resumed_too(tmp_path: Path) -> None:
     def further(*callbacks: Any) -> CPAAN:
-        augmenter = CPAAN(**TINY).fit(X[:160], y[:160])
+        augmenter = cpaan(**TINY).fit(X[:160], y[:160])
         augmenter.callbacks = callbacks
         return augmenter.partial_fit(X[160:], y[160:], episodes=5)
 
     def direct(*callbacks: Any) -> CPAAN:
-        return CPAAN(callbacks=callbacks, **TINY).fit_direct(X[:60], y[:60], X[200:205], y[200:205])
+        return cpaan(callbacks=callbacks, **TINY).fit_direct(X[:60], y[:60], X[200:205], y[200:205])
 
     for name, train in (("further", further), ("direct", direct)):
         folder = tmp_path / name
@@ -99,7 +106,7 @@ def test_early_stopping_is_resumed_with_the_networks_that_it_kept(tmp_path: Path
     def fitted(*callbacks: Any) -> tuple[CPAAN, EarlyStopping]:
         stopping = EarlyStopping("cycle_base", patience=2)
         # Before the other in the list, and yet it saves what that remembers of the same logging step.
-        return CPAAN(callbacks=[*callbacks, stopping], **{**TINY, "episodes": 30}).fit(X, y), stopping
+        return cpaan(callbacks=[*callbacks, stopping], **{**TINY, "episodes": 30}).fit(X, y), stopping
 
     expected, stopping = fitted()
     last = expected.history_["episode"][-1]
@@ -125,29 +132,29 @@ def test_other_data_or_numbers_are_refused_by_name(
     tmp_path: Path, changes: dict[str, Any], data: Any, message: str
 ) -> None:
     with pytest.raises(CrashError):
-        CPAAN(callbacks=[Checkpoints(tmp_path, every=1), crash_at(3)], **TINY).fit(X, y)
+        cpaan(callbacks=[Checkpoints(tmp_path, every=1), crash_at(3)], **TINY).fit(X, y)
     with pytest.raises(InputError, match="of another training") as refused:
-        CPAAN(callbacks=[Checkpoints(tmp_path, resume=True)], **{**TINY, **changes}).fit(data, y)
+        cpaan(callbacks=[Checkpoints(tmp_path, resume=True)], **{**TINY, **changes}).fit(data, y)
     assert message in str(refused.value)
 
 
 @pytest.mark.parametrize(("file", "text"), [(TENSORS, "truncated or damaged"), (CONFIG, "does not match its checksum")])
 def test_a_damaged_checkpoint_is_passed_over_with_a_message(tmp_path: Path, whole: CPAAN, file: str, text: str) -> None:
     with pytest.raises(CrashError):
-        CPAAN(callbacks=[Checkpoints(tmp_path, every=1), crash_at(6)], **TINY).fit(X, y)
+        cpaan(callbacks=[Checkpoints(tmp_path, every=1), crash_at(6)], **TINY).fit(X, y)
     newest = tmp_path / "0000000005" / file
     content = newest.read_bytes()
     place = content.index(b'"episodes": 8') + 12 if file == CONFIG else len(content) // 2
     newest.write_bytes(content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :])  # one bit
     with pytest.warns(UserWarning, match="taking the one before it") as noted:
-        resumed = CPAAN(callbacks=[Checkpoints(tmp_path, every=1, resume=True)], **TINY).fit(X, y)
+        resumed = cpaan(callbacks=[Checkpoints(tmp_path, every=1, resume=True)], **TINY).fit(X, y)
     assert text in str(noted[0].message)
     assert same(weights(resumed), weights(whole))
     # Where none is whole, it begins anew, and what is damaged does not crowd out what is not.
     for damaged in tmp_path.glob("*/" + TENSORS):
         damaged.write_bytes(b"torn")
     with pytest.warns(UserWarning, match="beginning anew"), pytest.raises(CrashError):
-        CPAAN(callbacks=[Checkpoints(tmp_path, every=1, resume=True), crash_at(4)], **TINY).fit(X, y)
+        cpaan(callbacks=[Checkpoints(tmp_path, every=1, resume=True), crash_at(4)], **TINY).fit(X, y)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         found = read_checkpoint(tmp_path)
@@ -165,7 +172,7 @@ def test_a_folder_that_is_removed_on_the_way_is_named(tmp_path: Path) -> None:
             folder.rmdir()
 
     with pytest.raises(InputError, match="has been removed while training went on"):
-        CPAAN(callbacks=[remove, Checkpoints(folder, every=1)], **TINY).fit(X, y)
+        cpaan(callbacks=[remove, Checkpoints(folder, every=1)], **TINY).fit(X, y)
 
 
 def test_a_full_disk_leaves_the_checkpoint_before(
@@ -180,12 +187,12 @@ def test_a_full_disk_leaves_the_checkpoint_before(
 
     monkeypatch.setattr(os, "replace", fill_up)
     with pytest.raises(InputError, match="No space left on device"):
-        CPAAN(callbacks=[Checkpoints(tmp_path, every=1)], **TINY).fit(X, y)
+        cpaan(callbacks=[Checkpoints(tmp_path, every=1)], **TINY).fit(X, y)
     monkeypatch.undo()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["0000000001", "0000000002"]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        resumed = CPAAN(callbacks=[Checkpoints(tmp_path, resume=True)], **TINY).fit(X, y)
+        resumed = cpaan(callbacks=[Checkpoints(tmp_path, resume=True)], **TINY).fit(X, y)
     assert same(weights(resumed), weights(whole))
 
 
@@ -204,13 +211,13 @@ def test_a_signal_stops_after_the_episode_and_saves(
     monkeypatch.setattr("cpaan.gan.loop.LOGGINGS", 2)  # so that it stops between two logging steps
     with monkeypatch.context() as patch:
         patch.setattr(TrainingStep, "train_on", signalled)
-        augmenter = CPAAN(callbacks=[Checkpoints(tmp_path, every=9, stop_on_signals=True)], **TINY)
+        augmenter = cpaan(callbacks=[Checkpoints(tmp_path, every=9, stop_on_signals=True)], **TINY)
         with pytest.raises(Stopped, match="after episode 5 of 8") as stopped:
             augmenter.fit(X, y)
     assert stopped.value.signal == number
     assert signal.getsignal(number) == before
-    resumed = CPAAN(callbacks=[Checkpoints(tmp_path, resume=True)], **TINY).fit(X, y)
-    expected = CPAAN(**TINY).fit(X, y)
+    resumed = cpaan(callbacks=[Checkpoints(tmp_path, resume=True)], **TINY).fit(X, y)
+    expected = cpaan(**TINY).fit(X, y)
     assert same(weights(resumed), weights(whole))
     assert resumed.history_ == expected.history_
     assert resumed.history_["episode"] == [4, 8]
@@ -244,7 +251,7 @@ def test_a_loss_that_is_not_finite_once_is_rolled_back_at_half_the_rate(monkeypa
 
     spoil(monkeypatch, lambda call: call == 3)
     with pytest.warns(UserWarning, match=r"^covariance is not finite in episode 3: going back to episode 2 .*1 of 3"):
-        augmenter = CPAAN(callbacks=[remember], **{**TINY, "learning_rate": 0.01, "halve_every": 100}).fit(X, y)
+        augmenter = cpaan(callbacks=[remember], **{**TINY, "learning_rate": 0.01, "halve_every": 100}).fit(X, y)
     assert rates == pytest.approx({2: 0.01, 4: 0.005, 6: 0.005, 8: 0.005})
     assert augmenter.history_["episode"] == [2, 4, 6, 8]
     assert all(np.isfinite(augmenter.history_["covariance"]))
@@ -265,7 +272,7 @@ def test_the_state_before_is_what_training_goes_on_from(monkeypatch: pytest.Monk
     spoil(monkeypatch, lambda call: call == 4)
     monkeypatch.setattr(TrainingStep, "restore", restored)
     with pytest.warns(UserWarning, match="going back to episode 3"):
-        CPAAN(callbacks=[remember], **TINY).fit(X, y)
+        cpaan(callbacks=[remember], **TINY).fit(X, y)
     assert len(seen) == 8
 
 
@@ -276,7 +283,7 @@ def test_losses_that_are_never_finite_are_given_up_by_name(tmp_path: Path, monke
         "training has failed: cycle_base and cycle_novel are not finite in episode 5, also with .* halved 3 times"
     )
     with pytest.warns(UserWarning, match="going back") as noted, pytest.raises(InputError, match=expected):
-        CPAAN(callbacks=[Checkpoints(tmp_path, every=1)], **TINY).fit(X, y)
+        cpaan(callbacks=[Checkpoints(tmp_path, every=1)], **TINY).fit(X, y)
     assert [str(note.message)[-12:] for note in noted] == [f"(try {k} of 3)" for k in (1, 2, 3)]
     found = read_checkpoint(tmp_path)
     assert found is not None
@@ -295,7 +302,7 @@ def test_networks_that_are_spoilt_by_a_gradient_alone_are_noticed(monkeypatch: p
 
     monkeypatch.setattr(TrainingStep, "train_on", spoilt)
     with pytest.warns(UserWarning, match="a weight or its gradient is not finite after one of the episodes 8 to 8"):
-        augmenter = CPAAN(**TINY).fit(X, y)
+        augmenter = cpaan(**TINY).fit(X, y)
     assert all(value.isfinite().all() for value in weights(augmenter).values())
 
 
@@ -314,8 +321,8 @@ def test_a_graph_that_was_recorded_is_rolled_back_and_resumed_as_well(tmp_path: 
     numbers = {**TINY, "episodes": 12, "device": device}
     saved = Checkpoints(tmp_path, every=5)
     with pytest.warns(UserWarning, match="not finite .*7: going back to episode 6"), pytest.raises(CrashError):
-        CPAAN(callbacks=[saved, spoil_once, crash_at(11)], **numbers).fit(X, y)
-    resumed = CPAAN(callbacks=[Checkpoints(tmp_path, resume=True)], **numbers).fit(X, y)
+        cpaan(callbacks=[saved, spoil_once, crash_at(11)], **numbers).fit(X, y)
+    resumed = cpaan(callbacks=[Checkpoints(tmp_path, resume=True)], **numbers).fit(X, y)
     assert resumed.history_["episode"] == [*range(1, 13)]
     assert all(value.isfinite().all() for value in weights(resumed).values())
 
@@ -331,7 +338,7 @@ def test_a_decomposition_that_fails_is_rolled_back_too(monkeypatch: pytest.Monke
     monkeypatch.setattr(TrainingStep, "train_on", failing)
     monkeypatch.setattr("cpaan.gan.loop.LOGGINGS", 2)
     with pytest.warns(UserWarning, match="a covariance cannot be decomposed.* in episode 3: going back to episode 0"):
-        augmenter = CPAAN(**TINY).fit(X, y)
+        augmenter = cpaan(**TINY).fit(X, y)
     assert augmenter.history_["episode"] == [4, 8]
     assert all(value.isfinite().all() for value in weights(augmenter).values())
 
@@ -339,13 +346,13 @@ def test_a_decomposition_that_fails_is_rolled_back_too(monkeypatch: pytest.Monke
 def test_a_rate_that_was_halved_stays_so_after_a_crash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     spoil(monkeypatch, lambda call: call == 2)
     with pytest.warns(UserWarning, match="half the learning rate"):
-        expected = CPAAN(**TINY).fit(X, y)
+        expected = cpaan(**TINY).fit(X, y)
     monkeypatch.undo()
     spoil(monkeypatch, lambda call: call == 2)
     with pytest.warns(UserWarning, match="half the learning rate"), pytest.raises(CrashError):
-        CPAAN(callbacks=[Checkpoints(tmp_path, every=1), crash_at(5)], **TINY).fit(X, y)
+        cpaan(callbacks=[Checkpoints(tmp_path, every=1), crash_at(5)], **TINY).fit(X, y)
     monkeypatch.undo()
-    assert same(weights(CPAAN(callbacks=[Checkpoints(tmp_path, resume=True)], **TINY).fit(X, y)), weights(expected))
+    assert same(weights(cpaan(callbacks=[Checkpoints(tmp_path, resume=True)], **TINY).fit(X, y)), weights(expected))
 
 
 def test_history_tells_the_first_step_that_was_not_finite() -> None:
@@ -383,7 +390,7 @@ checkpoints = folder / "checkpoints"
 def start(name, callbacks):
     process = os.fork()
     if process == 0:
-        CPAAN(callbacks=callbacks, **numbers).fit(X, y).save(folder / name)
+        cpaan(callbacks=callbacks, **numbers).fit(X, y).save(folder / name)
         os._exit(0)
     return process
 

@@ -27,10 +27,18 @@ from cpaan import (
     PooledGaussian,
     PrototypicalNetwork,
 )
+from cpaan.centers import Calibrated
 from cpaan.errors import InputError
 from cpaan.evaluation import evaluate_low_shot
+from cpaan.methods import set_numbers
 
-GAN = CPAAN(recipe="quick", episodes=3, anchor="shots", random_state=0, device="cpu", novel_per_episode=2, width=8)
+
+def make_cpaan(**numbers: Any) -> CPAAN:
+    """Make one with parameters of its recipe and its centre by plain name."""
+    return set_numbers(CPAAN(), numbers)
+
+
+GAN = make_cpaan(recipe="quick", episodes=3, center="shots", random_state=0, device="cpu", novel_per_episode=2, width=8)
 
 
 @parametrize_with_checks(  # type: ignore[untyped-decorator]
@@ -184,7 +192,7 @@ def test_other_classifiers_get_examples_without_noise(monkeypatch: pytest.Monkey
     monkeypatch.setattr("cpaan.low_shot.classifier.CPAAN", gan)
     for classifier in (None, NearestPrototype(), LinearClassifier(), KNeighborsClassifier()):
         LowShotClassifier(classifier=classifier).fit(X[BASE], Y[BASE])
-    assert asked == [{}, {}, {}, {"center_noise": 0}]
+    assert asked == [{}, {}, {}, {"center": Calibrated(noise=0)}]
 
 
 def test_nested_parameters_clone_and_search() -> None:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from cpaan.centers.class_center import at_length
+from cpaan.centers.calibrated import at_length
 from cpaan.math import kmeans, linear_gaussian
 from cpaan.math.covariance import covariance, quick_truncated_factors
 from cpaan.math.ky_fan import covariance_distance, ky_fan_norm

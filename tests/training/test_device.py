@@ -12,7 +12,14 @@ from cpaan import CPAAN, load_glyphs
 from cpaan.data.low_shot import draw_shots
 from cpaan.data.toys import glyph_split
 from cpaan.errors import InputError
+from cpaan.methods import set_numbers
 from cpaan.training.device import choose_device
+
+
+def cpaan(**numbers: Any) -> CPAAN:
+    """Make one with parameters of its recipe and its centre by plain name."""
+    return set_numbers(CPAAN(), numbers)
+
 
 RNG = np.random.default_rng(0)
 X = (5 * RNG.normal(size=(8, 1, 3)) + RNG.normal(size=(8, 10, 3))).reshape(-1, 3)
@@ -23,8 +30,8 @@ needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a G
 
 
 def train(device: str) -> CPAAN:
-    settings: dict[str, Any] = {"novel_per_episode": 4, "width": 8, "anchor": "shots", "recipe": "quick"}
-    return CPAAN(episodes=3, random_state=0, device=device, **settings).fit(X, Y)
+    settings: dict[str, Any] = {"novel_per_episode": 4, "width": 8, "center": "shots", "recipe": "quick"}
+    return cpaan(episodes=3, random_state=0, device=device, **settings).fit(X, Y)
 
 
 def test_auto_takes_what_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -127,11 +134,11 @@ def test_a_residual_generator_starts_where_covariances_hardly_differ(device: str
     """It begins with the base deviations themselves, so that the differences of the covariance loss all but vanish."""
     base = load_glyphs().select(glyph_split()[0])
     training, _ = draw_shots(base, 12, 0)
-    augmenter = CPAAN(
+    augmenter = cpaan(
         variant="ccov-gan",
         recipe="quick",
         episodes=5,
-        anchor="shots",
+        center="shots",
         generator="residual",
         random_state=0,
         device=device,

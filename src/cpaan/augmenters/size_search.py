@@ -1,4 +1,4 @@
-"""How large novel classes are made, in average sizes of base classes, chosen on base classes held out as if novel.
+"""Choose how many examples to synthesise per class, by cross-validation over base classes.
 
 A classifier that is trained on all classes at once finds too few examples of those that it can hardly tell from others,
 and more synthetic examples may make up for it. From the average size of a base class on, the size is doubled as long as
@@ -21,75 +21,56 @@ from scipy.stats import t as student
 from sklearn.exceptions import ConvergenceWarning
 from torch import Tensor
 
-from cpaan.augmenters.model import moved_to
-from cpaan.centers.class_center import (
-    PERPLEXITY,
-    CenterConstants,
-    center_noise,
-    class_centers,
-    fit_center_model,
-    lengths_about,
+from cpaan.centers.calibrated import Calibrated
+from cpaan.centers.cross_validation import (
+    FEWEST_QUERIES,
+    affordable_rounds,
+    class_sample,
+    draw_folds,
+    draw_trial,
+    part_labels,
 )
-from cpaan.centers.held_out import FEWEST_QUERIES, affordable_rounds
 from cpaan.classifiers.linear import LinearClassifier
-from cpaan.math.linear_gaussian import class_moments
-from cpaan.math.neighborhood import calibrated_temperature
+from cpaan.deviations.base import moved_to
+from cpaan.training.bank import ClassBank
 
 LARGEST = 4
 # Twice the examples must gain so many points, and more than Student's t gives to chance, one-sided.
 LEAST_GAIN, CONFIDENCE = 0.25, 0.95
 SHOTS = (1, 5)
-# Every FOLDS-th class is held out, as often as there are DRAWS; bounds on what a draw takes.
-FOLDS, DRAWS = 4, 3
+# One fold is held out in each of DRAWS rounds; bounds on what a round takes.
+DRAWS = 3
 FEWEST_CLASSES, MOST_CLASSES, MOST_EXAMPLES, MOST_QUERIES = 20, 80, 60, 30
 MOST_WORK = 2e8  # examples × features × classes
 
 
 @dataclass(frozen=True)
 class _Task:
-    """Some classes held out, numbered after those that remain, and what is known of them.
+    """A fold and K shots of its held-out classes, which are numbered after those that remain."""
 
-    Attributes
-    ----------
-    features, labels : examples of the remaining classes, and K shots of the others
-    n_base : number of remaining classes
-    size : average number of their examples
-    k : K
-    centers : (N, D), estimated of the held-out classes
-    deviations : of the remaining classes' examples from their means
-    noise : size of the noise that deviations get beside
-    queries, query_labels : of all classes
-    """
-
-    features: Tensor
+    features: Tensor  # of the remaining classes, then the shots
     labels: Tensor
     n_base: int
-    size: int
+    size: int  # average number of examples of a remaining class
     k: int
-    centers: Tensor
-    deviations: Tensor
-    noise: float
-    queries: Tensor
+    centers: Tensor  # (N, D), estimated of the held-out classes
+    deviations: Tensor  # of the remaining classes' examples from their means
+    noise: float  # standard deviation of the noise about a centre
+    queries: Tensor  # of all classes
     query_labels: Tensor
 
 
-def choose_size(
-    sample: Sequence[Tensor], constants: CenterConstants, *, factor: float, noise: float, generator: torch.Generator
-) -> int:
+def choose_size(bank: ClassBank, center: Calibrated, *, factor: float, seed: int) -> int:
     """Choose the multiple of the average size of a base class that novel classes are filled up to.
 
-    Parameters
-    ----------
-    sample : examples of each base class, see `cpaan.centers.held_out.class_sample`
-    constants : of the estimate of centres
-    factor : what the user's features were multiplied with, since the classifier will see those
-    noise : what the noise about centres is multiplied with
-    generator : decides every random draw
+    `factor` is what the user's features were multiplied with: the classifier will see those.
     """
+    generator = torch.Generator().manual_seed(seed)
+    sample = class_sample(bank, generator)
     large = [examples for examples in sample if len(examples) >= 2 * (max(SHOTS) + FEWEST_QUERIES)]
-    if len(large) < FEWEST_CLASSES or not constants.shots or affordable_rounds(DRAWS, large[0].shape[1]) < DRAWS:
+    if len(large) < FEWEST_CLASSES or not center.constants_.shots or affordable_rounds(DRAWS, bank.dimension) < DRAWS:
         return 1
-    tasks = [list(_draw_tasks(large, constants, noise, generator)) for _ in range(DRAWS)]
+    tasks = [list(_draw_tasks(large, center, generator)) for _ in range(DRAWS)]
     decay = LinearClassifier().weight_decay * factor**2  # the same penalty as on features in the user's units
     chosen, accuracies = 1, _accuracies(tasks, 1, decay, generator)
     while chosen < LARGEST:
@@ -102,37 +83,31 @@ def choose_size(
     return chosen
 
 
-def _draw_tasks(
-    sample: Sequence[Tensor], constants: CenterConstants, noise: float, generator: torch.Generator
-) -> Iterator[_Task]:
-    """Hold some classes out, and give a task for each number of shots."""
+def _draw_tasks(sample: Sequence[Tensor], center: Calibrated, generator: torch.Generator) -> Iterator[_Task]:
+    """Hold a fold out, and return a task for each number of shots; queries of all classes are kept apart."""
     order = torch.randperm(len(sample), generator=generator)[: _most_classes(sample[0].shape[1])].tolist()
-    n_held = len(order) // FOLDS
-    n_base = len(order) - n_held
-    known, queries = [], []
-    for c in order:
-        examples = sample[c][torch.randperm(len(sample[c]), generator=generator)]
-        n_queries = min(MOST_QUERIES, len(examples) // 2)
-        queries.append(examples[:n_queries])
-        known.append(examples[n_queries:][:MOST_EXAMPLES])
-    base, base_labels = torch.cat(known[:n_base]), _labels(known[:n_base])
-    moments = class_moments(base, base_labels, n_base)
-    length = float(lengths_about(base, moments.means.mean(0)).mean())
-    model = fit_center_model(moments, length, constants, calibrated_temperature(moments.means, PERPLEXITY))
+    mixed = [sample[c][torch.randperm(len(sample[c]), generator=generator)] for c in order]
+    queries = [examples[: min(MOST_QUERIES, len(examples) // 2)] for examples in mixed]
+    known = [x[len(q) :][:MOST_EXAMPLES] for x, q in zip(mixed, queries, strict=True)]
+    fold = next(draw_folds(known, 1, generator, turns=1, queries=queries))
+    model, n_base = center.refit(fold.bank), len(fold.rest)
+    base, base_labels = torch.cat(fold.rest), part_labels(fold.rest)
     for k in SHOTS:
-        held_out = [examples[:k] for examples in known[n_base:]]
-        shots, shot_labels = torch.cat(held_out), _labels(held_out)
+        trial = draw_trial(fold, k, generator)
+        assert trial is not None  # every class is large enough
+        n_held = len(trial.shots)
+        shots, shot_labels = trial.shots.flatten(0, 1) + fold.mean, torch.arange(n_held).repeat_interleave(k)
         yield _Task(
             features=torch.cat([base, shots]),
             labels=torch.cat([base_labels, n_base + shot_labels]),
             n_base=n_base,
             size=round(len(base) / n_base),
             k=k,
-            centers=class_centers(model, shots, shot_labels, n_held),
-            deviations=base - moments.means[base_labels],
-            noise=noise * float(center_noise(model, torch.tensor([k]))),
-            queries=torch.cat(queries),
-            query_labels=_labels(queries),
+            centers=model.estimate(shots, shot_labels, n_held),
+            deviations=base - fold.moments.means[base_labels],
+            noise=float(model.uncertainty(torch.tensor([k])).sizes),
+            queries=trial.queries + fold.mean,
+            query_labels=torch.cat([n_base + trial.labels, fold.query_labels]),
         )
 
 
@@ -141,21 +116,17 @@ def _most_classes(dimension: int) -> int:
     return max(FEWEST_CLASSES, min(MOST_CLASSES, affordable))
 
 
-def _labels(parts: Sequence[Tensor]) -> Tensor:
-    return torch.arange(len(parts)).repeat_interleave(torch.tensor([len(part) for part in parts]))
-
-
 def _accuracies(
     draws: Sequence[Sequence[_Task]], multiple: int, decay: float, generator: torch.Generator
 ) -> NDArray[np.float64]:
-    """Give the accuracy of each draw with classes of a size, the mean over its tasks."""
+    """Return the accuracy of each draw with classes of a size, the mean over its tasks."""
     found = [[_accuracy(task, multiple * task.size - task.k, decay, generator) for task in tasks] for tasks in draws]
     accuracies: NDArray[np.float64] = np.array(found).mean(1)
     return accuracies
 
 
 def _accuracy(task: _Task, number: int, decay: float, generator: torch.Generator) -> float:
-    """Give the mean of LSL and GLSL accuracy, in percent, with so many examples made of each held-out class."""
+    """Return the mean of LSL and GLSL accuracy, in percent, with so many examples made of each held-out class."""
     n_held, dimension = task.centers.shape
     made_labels = torch.arange(n_held).repeat_interleave(number)
     drawn = task.deviations[torch.randint(len(task.deviations), (len(made_labels),), generator=generator)]

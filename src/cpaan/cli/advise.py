@@ -10,7 +10,7 @@ from cpaan.cli.output import answer
 from cpaan.cli.status import doing
 
 if TYPE_CHECKING:
-    from cpaan.augmenters.advice import Advice, Prediction
+    from cpaan.centers.advice import Advice, Prediction
     from cpaan.data.benchmark import BenchmarkData
     from cpaan.data.feature_set import FeatureSet
 
@@ -31,7 +31,7 @@ def advise(
 
     Test examples are not looked at. Example: cpaan advise bank.npz --setup setup.json
     """
-    from cpaan.augmenters.advice import advise_on
+    from cpaan.centers.advice import advise_on
     from cpaan.data.benchmark import load_benchmark
     from cpaan.errors import InputError
 

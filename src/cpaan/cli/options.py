@@ -9,6 +9,7 @@ from cpaan.errors import InputError
 
 USAGE_ERROR = 2
 STOPPED = 130  # what a shell reports after Ctrl-C
+NORMALIZATION_SUFFIXES = ("l2", "center-l2")  # what a method may ask for after a plus
 
 AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 Device: TypeAlias = Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")]
@@ -28,14 +29,19 @@ def parse_methods(text: str) -> tuple[tuple[str, ...], str | None]:
 
     >>> parse_methods("linear,ccov-gan")
     (('linear', 'ccov-gan'), None)
-    >>> parse_methods("nearest-prototype+l2")
-    (('nearest-prototype',), 'l2')
+    >>> parse_methods("calibrated+transfer+l2")
+    (('calibrated+transfer',), 'l2')
     """
-    parts = [part.strip().partition("+") for part in text.split(",") if part.strip()]
-    suffixes = sorted({suffix for _, plus, suffix in parts if plus})
+    parts = [_without_suffix(part.strip()) for part in text.split(",") if part.strip()]
+    suffixes = sorted({suffix for _, suffix in parts if suffix})
     if len(suffixes) > 1:
         raise InputError(f"methods ask for {' and '.join('+' + s for s in suffixes)}; a run has one normalization")
-    return tuple(name for name, _, _ in parts), suffixes[0] if suffixes else None
+    return tuple(name for name, _ in parts), suffixes[0] if suffixes else None
+
+
+def _without_suffix(name: str) -> tuple[str, str]:
+    method, _, suffix = name.rpartition("+")
+    return (method, suffix) if suffix in NORMALIZATION_SUFFIXES else (name, "")
 
 
 def parse_shots(text: str) -> tuple[int, ...]:
@@ -56,8 +62,8 @@ _WORDS = {"true": True, "false": False}
 def parse_numbers(items: list[str]) -> dict[str, Any]:
     """Read NAME=VALUE items; values are whole numbers, numbers, true, false or words.
 
-    >>> parse_numbers(["episodes=10", "cycle_weight=2.5", "pairing=all", "center=true"])
-    {'episodes': 10, 'cycle_weight': 2.5, 'pairing': 'all', 'center': True}
+    >>> parse_numbers(["episodes=10", "cycle_weight=2.5", "pairing=all", "standardize=true"])
+    {'episodes': 10, 'cycle_weight': 2.5, 'pairing': 'all', 'standardize': True}
     """
     numbers: dict[str, Any] = {}
     for item in items:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from cpaan.augmenters.cpaan import CPAAN
+from cpaan.augmenters.named import CPAAN
 from cpaan.data.folders import csv_text, write_atomically
 from cpaan.data.toys import make_spiral
 from cpaan.demo.glyphs import (

@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from cpaan.augmenters.cpaan import CPAAN
+from cpaan.augmenters.named import CPAAN
 from cpaan.data.feature_set import FeatureSet
 from cpaan.data.low_shot import LowShotSplit
 from cpaan.data.toys import make_spiral
@@ -62,7 +62,7 @@ def translate_back(augmenter: CPAAN, split: LowShotSplit, made: FeatureSet, seed
     By G_b where the model has one; otherwise the model itself was trained from novel to base arms.
     """
     model = augmenter.model_
-    scaling = model.base.scaling
+    scaling = augmenter.units_
     generator = torch.Generator().manual_seed(seed)
     base_prototypes = prototypes(*_scaled(augmenter, split.base), split.base.n_classes)
     novel_prototypes = prototypes(*_scaled(augmenter, split.shots), split.shots.n_classes)
@@ -79,4 +79,4 @@ def translate_back(augmenter: CPAAN, split: LowShotSplit, made: FeatureSet, seed
 
 def _scaled(augmenter: CPAAN, points: FeatureSet) -> tuple[torch.Tensor, torch.Tensor]:
     features, labels = points.to_torch()
-    return augmenter.model_.base.scaling.apply(features.double()).float(), labels
+    return augmenter.units_.apply(features.double()).float(), labels

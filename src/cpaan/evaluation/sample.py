@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 from scipy.spatial.distance import cdist
 
 from cpaan.augmenters.base import BaseAugmenter
-from cpaan.augmenters.cpaan import CPAAN
-from cpaan.centers.class_center import class_centers
+from cpaan.augmenters.named import CPAAN
 from cpaan.classifiers.nearest_prototype import weighted_class_means
 from cpaan.data.benchmark import BenchmarkData
 from cpaan.data.feature_set import FeatureSet
@@ -27,7 +26,6 @@ from cpaan.errors import InputError
 from cpaan.evaluation.cell import cell_seed
 from cpaan.evaluation.fitted_methods import augment
 from cpaan.evaluation.run_folder import SAMPLE
-from cpaan.math.prototypes import prototypes
 from cpaan.threads import limited_threads
 
 Features = NDArray[np.floating[Any]]
@@ -192,17 +190,13 @@ def _made_sample(augmenter: BaseAugmenter, shots: FeatureSet, seed: int, base_cl
 
 
 def _alpha(augmenter: CPAAN, shots: FeatureSet) -> Features:
-    """Compute α as the model does: at its estimate of the class centres, or at the means of the shots."""
-    model = augmenter.model_
+    """Compute α as the model does: at its estimate of the class centres."""
     features, labels = shots.to_torch()
-    scaled = model.base.scaling.apply(features.double())
-    if model.center is None:
-        centers = prototypes(scaled, labels, shots.n_classes)
-    else:
-        centers = class_centers(model.center, scaled, labels, shots.n_classes)
-    base = model.base.prototypes
-    alpha: Features = model.neighborhood.similarity(centers.float().to(base.device), base).float().cpu().numpy()
-    return alpha
+    centers = augmenter.center_.estimate(augmenter.units_.apply(features.double()), labels, shots.n_classes)
+    base = augmenter.model_.base.prototypes
+    alpha = augmenter.model_.neighborhood.similarity(centers.float().to(base.device), base)
+    found: Features = alpha.float().cpu().numpy()
+    return found
 
 
 def _evenly(number: int, most: int) -> Indices:

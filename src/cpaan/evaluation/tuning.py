@@ -22,8 +22,9 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.model_selection import ParameterGrid
 
-from cpaan.augmenters.cpaan import CPAAN
-from cpaan.centers.search import corrected_interval
+from cpaan.augmenters.named import CPAAN
+from cpaan.centers import ShotMean
+from cpaan.centers.cross_validation import corrected_interval
 from cpaan.classifiers.meta import MetaClassifier
 from cpaan.data.benchmark import BenchmarkData
 from cpaan.data.feature_set import FeatureSet
@@ -88,10 +89,10 @@ class TuningPlan:
             )
         if isinstance(make_classifier(self.classifier), MetaClassifier):
             raise InputError(f"{self.classifier} is itself trained; choose nearest-prototype, linear or cosine")
-        if self.classifier == "nearest-prototype" and self.own.anchor == "center":
+        if self.classifier == "nearest-prototype" and not isinstance(self.augmenter({}).resolve("center"), ShotMean):
             raise InputError(
                 "nearest-prototype scores all numbers alike: about an estimated centre, the mean of real and synthetic "
-                "examples does not depend on the networks; choose linear or cosine, or --set anchor=shots"
+                "examples does not depend on the networks; choose linear or cosine, or --set center=shots"
             )
 
     @cached_property

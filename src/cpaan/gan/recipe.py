@@ -4,16 +4,18 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from cpaan.errors import InputError
+from cpaan.parts import Part
 
 Number = int | float
 
 
-@dataclass(frozen=True)
-class Recipe:
-    """Every number of a training run.
+@dataclass(frozen=True, repr=False)
+class Recipe(Part):
+    """Every number of a training run. `PAPER`, `QUICK` and `DEFAULT` are recipes; `but` changes numbers of one.
 
     Attributes
     ----------
+    name : of the recipe that this one was derived from
     episodes : training steps
     learning_rate, halve_every, momentum : Adam's rate, the episodes after which it is halved, and its β₁
     novel_per_episode, shots_per_episode : N_b and K_b, (meta-)novel classes in an episode and their shots
@@ -32,20 +34,18 @@ class Recipe:
     negative_slope : of the leaky ReLUs
     noise_dimension, noise_components : Z, and C of the Gaussian mixture
     within_distance : mean within-class distance that features are scaled to
-    center : whether the mean of the base examples is moved to the origin
+    centered : whether the mean of the base examples is moved to the origin
     standardize : whether networks see features multiplied to a variance of about one per coordinate
-    anchor : what stands for a novel class: the mean of its ``"shots"``, as in the paper, or an estimate of its
-        ``"center"`` (see `cpaan.centers.class_center`), where examples are then made
-    completion : whether examples about estimated centres get what they lack of the way base classes vary (see
-        `cpaan.augmenters.completion`)
-    center_noise : what the noise is multiplied with that stands for what is unknown of a centre (see
-        `cpaan.centers.class_center.center_noise`); 0 for classifiers that look at single examples
-    search_rounds : how often base classes are parted into folds to choose what the estimate of the centre needs
-    patience : how many looks at the score on held-out base classes may pass without a better one before training stops;
-        twenty looks make a whole training. With 0 there are none, and no classes are held out
-    spread : what the deviations of made examples from their mean are multiplied with
+    patience : looks at the score on held-out base classes without a better one after which training stops; twenty
+        looks make a whole training. With 0 no classes are held out
+
+    Examples
+    --------
+    >>> PAPER.but(cycle_weight=2.0)
+    PAPER.but(cycle_weight=2.0)
     """
 
+    name: str
     episodes: int
     learning_rate: float
     halve_every: int
@@ -72,14 +72,9 @@ class Recipe:
     noise_dimension: int
     noise_components: int
     within_distance: float
-    center: bool
+    centered: bool
     standardize: bool
-    anchor: str
-    completion: bool
-    center_noise: float
-    search_rounds: int
     patience: int
-    spread: float
 
     def __post_init__(self) -> None:
         for name in _AT_LEAST_ONE:
@@ -108,15 +103,18 @@ class Recipe:
                 f"({self.novel_per_episode} × {self.shots_per_episode}): the rest are base examples"
             )
 
+    def __repr__(self) -> str:
+        own = RECIPES[self.name].get_params()
+        changed = {name: value for name, value in self.get_params().items() if value != own[name]}
+        changes = ", ".join(f"{name}={value!r}" for name, value in changed.items())
+        return f"{self.name.upper()}.but({changes})" if changes else self.name.upper()
+
 
 _AT_LEAST_ONE = (
     *("episodes", "halve_every", "novel_per_episode", "shots_per_episode", "batch_size", "neighbors"),
-    *("ky_fan_rank", "width", "noise_dimension", "noise_components", "search_rounds"),
+    *("ky_fan_rank", "width", "noise_dimension", "noise_components"),
 )
-_AT_LEAST_ZERO = (
-    *("adversarial_weight", "cycle_weight", "covariance_weight", "negative_slope", "momentum"),
-    *("center_noise", "spread"),
-)
+_AT_LEAST_ZERO = ("adversarial_weight", "cycle_weight", "covariance_weight", "negative_slope", "momentum")
 _POSITIVE = ("learning_rate", "perplexity", "within_distance")
 _CHOICES: dict[str, tuple[str | bool, ...]] = {
     "pairing": ("all", "drawn"),
@@ -124,10 +122,9 @@ _CHOICES: dict[str, tuple[str | bool, ...]] = {
     "loss_weights": ("normalized", "literal"),
     "neighborhood": ("soft", "hard", "uniform"),
     "generator": ("plain", "residual"),
-    "center": (True, False),
+    "centered": (True, False),
     "standardize": (True, False),
-    "anchor": ("shots", "center"),
-    "completion": (True, False),
+    "name": ("paper", "quick", "default"),
 }
 _COUNT_OR_WORD = {"covariance_pairs": "all", "covariance_rank": "full"}
 
@@ -152,6 +149,7 @@ def _check_choice(name: str, value: object, valid: tuple[str | bool, ...]) -> No
 
 
 PAPER = Recipe(
+    name="paper",
     episodes=100_000,
     learning_rate=1e-4,
     halve_every=20_000,
@@ -181,20 +179,16 @@ PAPER = Recipe(
     # NOTE[paper]: the λ's and the temperature mean something at one feature scale only; this within-class
     # distance is the one figure that the paper gives.
     within_distance=0.163,
-    center=False,
+    centered=False,
     standardize=False,
-    anchor="shots",
-    completion=False,
-    center_noise=0.0,
-    search_rounds=3,
     patience=0,
-    spread=1.0,
 )
 
 # Found on the glyphs and on CLINC150's first setup: with features scaled to a within-class distance of one, a heavier
 # cycle and covariance term is worth more than wider networks or more examples in a minute's training.
 QUICK = replace(
     PAPER,
+    name="quick",
     episodes=1000,
     learning_rate=1e-3,
     halve_every=400,
@@ -211,28 +205,36 @@ QUICK = replace(
     covariance_rank=64,
     width=256,
     within_distance=1.0,
-    center=True,
+    centered=True,
     standardize=True,
-    anchor="center",
-    completion=True,
-    center_noise=1.0,
 )
 
-DEFAULT = replace(QUICK, episodes=3000, halve_every=1200, search_rounds=5, patience=5)
+DEFAULT = replace(QUICK, name="default", episodes=3000, halve_every=1200, patience=5)
 
 RECIPES = {"paper": PAPER, "quick": QUICK, "default": DEFAULT}
 
 
-def make_recipe(name: str, **changes: Any) -> Recipe:
-    """Take a recipe by name and change numbers by name; a change to None changes nothing.
+def find_recipe(recipe: str | Recipe) -> Recipe:
+    """Return a recipe given by name, or itself.
+
+    >>> find_recipe("paper").episodes
+    100000
+    """
+    if isinstance(recipe, Recipe):
+        return recipe
+    if not isinstance(recipe, str) or recipe not in RECIPES:
+        raise InputError(f"unknown recipe {recipe!r}; choose one of {', '.join(RECIPES)}, or give a Recipe")
+    return RECIPES[recipe]
+
+
+def make_recipe(recipe: str | Recipe, **changes: Any) -> Recipe:
+    """Take a recipe and change numbers by name; a change to None changes nothing.
 
     >>> make_recipe("paper", episodes=10).episodes
     10
     """
-    if name not in RECIPES:
-        raise InputError(f"unknown recipe {name!r}; choose one of {', '.join(RECIPES)}")
     unknown = set(changes) - {field.name for field in fields(Recipe)}
     if unknown:
         known = ", ".join(field.name for field in fields(Recipe))
         raise InputError(f"a recipe has no {', '.join(sorted(unknown))}; it has {known}")
-    return replace(RECIPES[name], **{key: value for key, value in changes.items() if value is not None})
+    return replace(find_recipe(recipe), **{key: value for key, value in changes.items() if value is not None})

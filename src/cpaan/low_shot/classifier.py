@@ -13,14 +13,15 @@ from sklearn.base import clone
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, has_fit_parameter, validate_data
 
-from cpaan.augmenters.cpaan import CPAAN
-from cpaan.augmenters.fitting import FEWEST_TO_META_TRAIN
+from cpaan.augmenters.named import CPAAN
+from cpaan.centers import Calibrated
 from cpaan.classifiers.base import FloatArray, ScoreClassifier, class_scores, require_scores
 from cpaan.classifiers.linear import LinearClassifier
 from cpaan.classifiers.nearest_prototype import NearestPrototype, weighted_class_means
 from cpaan.data.arguments import as_whole_number
 from cpaan.data.containers import container_of, tensor_to_numpy
 from cpaan.data.feature_set import FeatureSet, show_names
+from cpaan.deviations.translated import FEWEST_TO_META_TRAIN
 from cpaan.errors import InputError
 
 Labels: TypeAlias = npt.NDArray[Any]
@@ -42,8 +43,8 @@ class LowShotClassifier(ScoreClassifier):
     ----------
     augmenter : augmenter, optional
         Generates examples of new classes. By default ``CPAAN()``, the paper's final network with its default recipe;
-        ``CPAAN(center_noise=0)`` for classifiers other than `NearestPrototype` and `LinearClassifier`, which noise
-        would harm.
+        ``CPAAN(center=Calibrated(noise=0))`` for classifiers other than `NearestPrototype` and
+        `LinearClassifier`, which noise would harm.
     classifier : scikit-learn classifier, optional
         Final classifier. By default the one that the augmenter was trained with, if any, else `NearestPrototype`: it
         needs only the means of base classes and no training, and does not overlook small classes, as a linear
@@ -209,7 +210,7 @@ class LowShotClassifier(ScoreClassifier):
 
     def _default_augmenter(self) -> CPAAN:
         made_for_noise = self.classifier is None or isinstance(self.classifier, (NearestPrototype, LinearClassifier))
-        return CPAAN() if made_for_noise else CPAAN(center_noise=0)
+        return CPAAN() if made_for_noise else CPAAN(center=Calibrated(noise=0))
 
     def _new_classifier(self, features: npt.NDArray[Any], labels: Labels) -> Any:
         if self.classifier is None:

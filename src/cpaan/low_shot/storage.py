@@ -18,7 +18,7 @@ from cpaan.data.folders import decode_name, encode_name, read_config, read_model
 from cpaan.data.untrusted import reading, require_arrays, require_counts
 from cpaan.errors import InputError
 from cpaan.low_shot.classifier import ClassMemory
-from cpaan.methods import AUGMENTERS, CLASSIFIERS, load_augmenter, make_classifier
+from cpaan.methods import CLASSIFIERS, augmenter_classes, load_augmenter, make_classifier
 
 if TYPE_CHECKING:
     from cpaan.low_shot.classifier import LowShotClassifier
@@ -39,7 +39,7 @@ _LABEL_KINDS = "biufUO"  # text or numbers; objects if they are mixed
 def save(estimator: "LowShotClassifier", folder: str | PathLike[str]) -> None:
     """Write a fitted estimator; a meta-trained classifier gets a folder, others are arrays and numbers."""
     folder, classifier = Path(folder), estimator.classifier_
-    _require_known(estimator.augmenter_, AUGMENTERS)
+    _require_known(estimator.augmenter_, augmenter_classes())
     _require_known(classifier, tuple(_classifier_kinds().values()))
     config: dict[str, Any] = {
         "keep": _plain(estimator.keep),

@@ -12,6 +12,7 @@ from torch import Tensor
 from cpaan.data.containers import FeatureArray
 from cpaan.data.feature_set import FeatureSet
 from cpaan.data.memory_map import RowReader
+from cpaan.math.linear_gaussian import class_parts
 from cpaan.math.prototypes import class_counts, prototypes
 from cpaan.math.rows import is_large, row_blocks
 from cpaan.math.scaling import Scaling
@@ -217,8 +218,17 @@ def draw_categories(probabilities: Tensor, number: int, generator: torch.Generat
 SHARE_OF_GPU = 0.4
 
 
-def lay_out(feature_set: FeatureSet, scaling: Scaling, device: torch.device) -> ClassBank:
-    """Lay examples out class after class: in memory, or where they are stored if there are too many."""
+def lay_out(feature_set: FeatureSet, scaling: Scaling | None, device: torch.device) -> ClassBank:
+    """Lay examples out class after class: in memory, or where they are stored if there are too many.
+
+    Without a scaling they keep the user's units and precision, and prototypes are in double precision.
+    """
+    if scaling is None:
+        features, labels = feature_set.to_torch()
+        parts = class_parts(features, labels, feature_set.n_classes)
+        counts = class_counts(labels, feature_set.n_classes)
+        means = torch.stack([part.double().mean(0) for part in parts])
+        return ClassBank(_by_class(features, labels), counts, counts.cumsum(0) - counts, means, int(counts.max()))
     rows = ScaledRows(StoredRows(feature_set.features), scaling, device)
     labels = torch.tensor(feature_set.labels, device=device)
     return ClassBank.from_examples(rows.load() if _fits(rows, device) else rows, labels, feature_set.n_classes)

@@ -1,4 +1,4 @@
-"""How a model makes the examples of many classes a few classes at a time."""
+"""How a centre and deviations make examples, a few classes at a time."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from cpaan import CPAAN
-from cpaan.augmenters.model import CPU_ROWS, class_parts, moved_to, spread_out
+from cpaan.deviations.base import CPU_ROWS, class_parts, moved_to, spread_out
 
 
 @pytest.mark.parametrize("number", [[], [0], [3, 0, 5], [CPU_ROWS * 2, 1, 1], [1] * (3 * CPU_ROWS), [400, 0, 100, 300]])

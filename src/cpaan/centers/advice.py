@@ -17,18 +17,19 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from cpaan.augmenters.fitting import choose_scaling
-from cpaan.centers.held_out import FEWEST_CLASSES, FEWEST_QUERIES, Shift, affordable_rounds, class_sample
-from cpaan.centers.search import (
-    Gains,
-    choose_constants,
+from cpaan.centers.base import choose_units
+from cpaan.centers.calibrated import choose_constants, held_out_gains, search_multiplications
+from cpaan.centers.cross_validation import (
+    FEWEST_CLASSES,
+    FEWEST_QUERIES,
+    Shift,
+    affordable_rounds,
+    class_sample,
     corrected_interval,
-    held_out_gains,
-    search_multiplications,
+    part_labels,
 )
 from cpaan.data.feature_set import FeatureSet
 from cpaan.errors import InputError
-from cpaan.gan.recipe import DEFAULT
 from cpaan.math.linear_gaussian import ClassMoments, class_moments
 from cpaan.threads import threads_for
 from cpaan.training.bank import lay_out
@@ -38,6 +39,7 @@ NEGLIGIBLE = 0.5
 LEAST_SEPARATION = 0.05
 # So many standard errors of s² are chance.
 STANDARD_ERRORS = 2.0
+LSL, GLSL = range(2)
 
 
 @dataclass(frozen=True)
@@ -80,7 +82,7 @@ class Advice:
     plain_glsl: tuple[Prediction, ...]
 
 
-def advise_on(base: FeatureSet, novel: FeatureSet, *, rounds: int = DEFAULT.search_rounds, seed: int = 0) -> Advice:
+def advise_on(base: FeatureSet, novel: FeatureSet, *, rounds: int = 5, seed: int = 0) -> Advice:
     """Predict what synthetic examples gain.
 
     Parameters
@@ -106,7 +108,7 @@ def advise_on(base: FeatureSet, novel: FeatureSet, *, rounds: int = DEFAULT.sear
 
 
 def _advise(base: FeatureSet, novel: FeatureSet, rounds: int, seed: int) -> Advice:
-    scaling = choose_scaling(base, DEFAULT)
+    scaling = choose_units(base)
     bank = lay_out(base, scaling, torch.device("cpu"))
     generator = torch.Generator().manual_seed(seed)
     sample = class_sample(bank, generator)
@@ -125,11 +127,11 @@ def _advise(base: FeatureSet, novel: FeatureSet, rounds: int, seed: int) -> Advi
     pulled = [held_out_gains(sample, constants, rounds, generator, shift) for shift in shifts] or [plain]
     return Advice(
         separation=s,
-        shots=plain.shots,
-        lsl=_predictions([pulled[0], plain], "lsl"),
-        glsl=_predictions(pulled, "glsl"),
-        plain_lsl=_predictions([plain], "lsl"),
-        plain_glsl=_predictions([plain], "glsl"),
+        shots=tuple(plain),
+        lsl=_predictions([pulled[0], plain], LSL),
+        glsl=_predictions(pulled, GLSL),
+        plain_lsl=_predictions([plain], LSL),
+        plain_glsl=_predictions([plain], GLSL),
     )
 
 
@@ -167,15 +169,14 @@ def _variance_of_centers(moments: ClassMoments, within: Tensor) -> float:
 
 
 def _moments(sample: tuple[Tensor, ...]) -> ClassMoments:
-    labels = torch.arange(len(sample)).repeat_interleave(torch.tensor([len(examples) for examples in sample]))
-    return class_moments(torch.cat(sample), labels, len(sample))
+    return class_moments(torch.cat(sample), part_labels(sample), len(sample))
 
 
-def _predictions(readings: list[Gains], name: str) -> tuple[Prediction, ...]:
+def _predictions(readings: list[dict[int, list[Tensor]]], setting: int) -> tuple[Prediction, ...]:
     """Take the mean of the first reading, and an interval that covers those of all."""
     found = []
-    for of_k in zip(*(getattr(gains, name) for gains in readings), strict=True):
-        intervals = [corrected_interval(values) for values in of_k]
+    for of_k in zip(*(gains.values() for gains in readings), strict=True):
+        intervals = [corrected_interval([float(fold[setting]) for fold in folds]) for folds in of_k]
         low, high = min(m - h for m, h in intervals), max(m + h for m, h in intervals)
         found.append(Prediction(intervals[0][0], low, high))
     return tuple(found)

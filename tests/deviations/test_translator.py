@@ -1,5 +1,6 @@
-"""What made examples lack of the way base classes vary."""
+"""The covariance that generated examples lack, and how it is restored."""
 
+import copy
 from dataclasses import replace
 from typing import Any
 
@@ -9,10 +10,17 @@ import torch
 from torch import Tensor
 
 from cpaan import CPAAN
-from cpaan.augmenters import completion
-from cpaan.augmenters.completion import find_completion, lacking
-from cpaan.augmenters.model import Model
-from cpaan.centers.class_center import within_covariance
+from cpaan.centers import Calibrated
+from cpaan.deviations import Translated, translator
+from cpaan.deviations.base import synthesize
+from cpaan.deviations.translator import Translator, lacking
+from cpaan.methods import set_numbers
+
+
+def cpaan(**numbers: Any) -> CPAAN:
+    """Make one with parameters of its recipe and its centre by plain name."""
+    return set_numbers(CPAAN(), numbers)
+
 
 RNG = np.random.default_rng(0)
 N_CLASSES, SIZE, DIMENSION = 10, 40, 12
@@ -23,7 +31,7 @@ LABELS = np.repeat(np.arange(N_CLASSES), SIZE)
 
 def fitted(**numbers: Any) -> CPAAN:
     settings: dict[str, Any] = {"recipe": "quick", "episodes": 20, "width": 32, "novel_per_episode": 4, "device": "cpu"}
-    return CPAAN(random_state=0, **{**settings, **numbers}).fit(BASE.reshape(-1, DIMENSION), LABELS)
+    return cpaan(random_state=0, **{**settings, **numbers}).fit(BASE.reshape(-1, DIMENSION), LABELS)
 
 
 def random_covariance(seed: int) -> Tensor:
@@ -53,11 +61,11 @@ def test_examples_that_vary_more_than_base_classes_lack_nothing() -> None:
 
 def test_the_covariance_within_classes_is_found_without_its_ridge() -> None:
     augmenter = fitted()
-    assert augmenter.model_.center is not None
+    found = augmenter.center_.within_covariance()
+    assert found is not None
     deviations = BASE - BASE.mean(1, keepdims=True)
     expected = np.einsum("csi,csj->ij", deviations, deviations) / (N_CLASSES * (SIZE - 1))
-    factor = augmenter.model_.base.scaling.factor
-    np.testing.assert_allclose(within_covariance(augmenter.model_.center) / factor**2, expected, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(found / augmenter.units_.factor**2, expected, rtol=1e-4, atol=1e-4)
 
 
 def test_completed_examples_vary_as_base_classes_do() -> None:
@@ -69,21 +77,23 @@ def test_completed_examples_vary_as_base_classes_do() -> None:
         return float((made - made.mean(1, keepdims=True)).var())
 
     # With twenty shots there is no noise for an unknown centre. The networks are hardly trained, and vary too little.
-    without, completed = variance(fitted(completion=False)), variance(fitted())
+    without, completed = variance(fitted(residual_covariance=False)), variance(fitted())
     assert without < 0.7 * expected
     assert completed == pytest.approx(expected, rel=0.1)
 
 
 def test_the_noise_of_an_unknown_center_can_be_left_out() -> None:
-    model = fitted().model_
-    assert model.center is not None
-    little_known = replace(model.center, constants=replace(model.center.constants, ridge=30.0))
+    augmenter = fitted()
+    little_known = copy.copy(augmenter.center_)
+    assert isinstance(little_known, Calibrated)
+    little_known.constants_ = replace(little_known.constants_, ridge=30.0)
     shot, number = torch.zeros((1, DIMENSION)).double(), torch.tensor([2000])
 
     def variance(noise: float) -> float:
-        noisy = replace(model, center=little_known, recipe=replace(model.recipe, center_noise=noise))
+        little_known.noise = noise
         generator = torch.Generator().manual_seed(0)
-        (made,) = noisy.make_from_shots(shot, torch.tensor([0]), number, generator)
+        parts = (little_known, augmenter.deviations_)
+        (made,) = synthesize(*parts, shot, torch.tensor([0]), number, generator, joint_mean=True)
         return float((made - made.mean(0)).square().mean())
 
     none, once, twice = variance(0.0), variance(1.0), variance(2.0)
@@ -94,14 +104,14 @@ def test_the_noise_of_an_unknown_center_can_be_left_out() -> None:
 def test_a_base_class_does_not_lend_to_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     model = fitted().model_
     seen: list[tuple[Tensor, Tensor]] = []
-    original = Model.make_from
+    original = Translator.make_from
 
-    def watched(self: Model, similarity: Tensor, prototypes: Tensor, *rest: Any) -> Tensor:
+    def watched(self: Translator, similarity: Tensor, prototypes: Tensor, *rest: Any) -> Tensor:
         seen.append((similarity, prototypes))
         return original(self, similarity, prototypes, *rest)
 
-    monkeypatch.setattr(Model, "make_from", watched)
-    find_completion(model, torch.Generator().manual_seed(0))
+    monkeypatch.setattr(Translator, "make_from", watched)
+    model.residual_covariance(torch.eye(DIMENSION).double(), torch.Generator().manual_seed(0))
     assert len(seen) == N_CLASSES
     for label, (similarity, prototype) in enumerate(seen):
         torch.testing.assert_close(prototype[0], model.base.prototypes[label])
@@ -110,21 +120,21 @@ def test_a_base_class_does_not_lend_to_itself(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_of_many_base_classes_some_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
-    model, original = fitted().model_, Model.make_from
+    model, original = fitted().model_, Translator.make_from
     asked: list[int] = []
 
-    def counted(self: Model, similarity: Tensor, prototypes: Tensor, number: Tensor, generator: Any) -> Tensor:
+    def counted(self: Translator, similarity: Tensor, prototypes: Tensor, number: Tensor, generator: Any) -> Tensor:
         asked.append(int(number.sum()))
         return original(self, similarity, prototypes, number, generator)
 
-    monkeypatch.setattr(Model, "make_from", counted)
-    monkeypatch.setattr(completion, "MOST_CLASSES", 4)
-    find_completion(model, torch.Generator().manual_seed(0))
+    monkeypatch.setattr(Translator, "make_from", counted)
+    monkeypatch.setattr(translator, "MOST_CLASSES", 4)
+    model.residual_covariance(torch.eye(DIMENSION).double(), torch.Generator().manual_seed(0))
     assert asked == [16 * DIMENSION // 4 + 1] * 4
 
 
-def test_models_without_centers_are_not_completed() -> None:
-    augmenter = fitted(anchor="shots")
-    assert augmenter.model_.completion is None
-    with pytest.raises(ValueError, match="without centres"):
-        find_completion(augmenter.model_, torch.Generator())
+@pytest.mark.parametrize(("center", "restored"), [("shots", False), ("posterior", True), ("calibrated", True)])
+def test_covariance_is_restored_about_centers_that_have_estimated_it(center: str, restored: bool) -> None:
+    deviations = fitted(center=center).deviations_
+    assert isinstance(deviations, Translated)
+    assert (deviations.residual_ is not None) == restored

@@ -11,10 +11,17 @@ import torch
 from numpy.typing import NDArray
 
 from cpaan import CPAAN, InputError
-from cpaan.augmenters import summary
-from cpaan.augmenters.summary import class_covariances, keep_examples
+from cpaan.deviations import summary
+from cpaan.deviations.summary import class_covariances, keep_examples
 from cpaan.math import rows
+from cpaan.methods import set_numbers
 from cpaan.training.bank import ClassBank
+
+
+def cpaan(**numbers: Any) -> CPAAN:
+    """Make one with parameters of its recipe and its centre by plain name."""
+    return set_numbers(CPAAN(), numbers)
+
 
 SETTINGS: dict[str, Any] = {"episodes": 4, "width": 16, "noise_dimension": 4, "device": "cpu", "random_state": 0}
 RNG = np.random.default_rng(0)
@@ -45,11 +52,11 @@ def test_a_mapped_bank_trains_to_the_same_bits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dtype: Any, order: Any
 ) -> None:
     X, y = FEATURES[order].astype(dtype), LABELS[order]
-    resident = CPAAN(**SETTINGS).fit(X, y)
+    resident = cpaan(**SETTINGS).fit(X, y)
     monkeypatch.setattr(rows, "MOST_NUMBERS_AT_ONCE", 0)
-    mapped = CPAAN(**SETTINGS).fit(map_of(tmp_path, X), y)
+    mapped = cpaan(**SETTINGS).fit(map_of(tmp_path, X), y)
     assert mapped.model_.temperature == resident.model_.temperature
-    assert mapped.model_.base.scaling.factor == resident.model_.base.scaling.factor
+    assert mapped.units_.factor == resident.units_.factor
     for name, tensor in tensors_of(resident).items():
         assert torch.equal(tensors_of(mapped)[name], tensor), name
     shots = FEATURES[:3] + 20, ["new"] * 3
@@ -59,17 +66,17 @@ def test_a_mapped_bank_trains_to_the_same_bits(
 @pytest.mark.usefixtures("nothing_fits")
 def test_blocks_change_the_mean_by_rounding_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     X = map_of(tmp_path, FEATURES[MIXED])
-    whole = CPAAN(**SETTINGS).fit(X, LABELS[MIXED])
+    whole = cpaan(**SETTINGS).fit(X, LABELS[MIXED])
     monkeypatch.setattr(rows, "NUMBERS_IN_BLOCK", 50)
-    parts = CPAAN(**SETTINGS).fit(X, LABELS[MIXED])
-    torch.testing.assert_close(parts.model_.base.scaling.origin, whole.model_.base.scaling.origin, rtol=1e-13, atol=0)
+    parts = cpaan(**SETTINGS).fit(X, LABELS[MIXED])
+    torch.testing.assert_close(parts.units_.origin, whole.units_.origin, rtol=1e-13, atol=0)
     torch.testing.assert_close(parts.model_.base.prototypes, whole.model_.base.prototypes)
 
 
 @pytest.mark.usefixtures("nothing_fits")
 def test_training_directly_reads_both_sets_as_they_are_needed(tmp_path: Path) -> None:
     X = map_of(tmp_path, FEATURES)
-    augmenter = CPAAN(**SETTINGS).fit_direct(X, LABELS, FEATURES[:20] + 9, ["new"] * 20)
+    augmenter = cpaan(**SETTINGS).fit_direct(X, LABELS, FEATURES[:20] + 9, ["new"] * 20)
     assert np.isfinite(augmenter.augment(FEATURES[:20] + 9, ["new"] * 20, per_class=5)[0]).all()
 
 
@@ -81,7 +88,7 @@ def test_a_bank_that_is_cut_off_while_training_ends_with_its_name(tmp_path: Path
         (tmp_path / "bank.npy").write_bytes(b"")
 
     with pytest.raises(InputError, match=r"bank\.npy has 0 bytes"):
-        CPAAN(tell=cut, **SETTINGS).fit(X, LABELS)
+        cpaan(tell=cut, **SETTINGS).fit(X, LABELS)
 
 
 def bank_of(n_classes: int, per_class: int, dimension: int) -> ClassBank:
@@ -137,7 +144,8 @@ from pathlib import Path
 import numpy as np, torch
 torch.set_num_threads(1)
 from cpaan import CPAAN
-from cpaan.augmenters import summary
+from cpaan.deviations import summary
+from cpaan.gan.recipe import DEFAULT
 from cpaan.data import memory_map
 from cpaan.math import rows
 
@@ -150,7 +158,7 @@ def peak():
 bank, labels = np.load(sys.argv[1], mmap_mode="r"), np.arange(80 * 250) % 80
 # The search for centres holds a sample of at most 2²⁴ numbers whatever the bank's size, and the score on held-out
 # classes 2²³, which would hide the rest here.
-settings = dict(anchor="shots", held_out=0.0, episodes=2, width=16, covariance_rank=8, reservoir=5)
+settings = dict(center="shots", held_out=0.0, episodes=2, reservoir=5, recipe=DEFAULT.but(width=16, covariance_rank=8))
 settings |= dict(device="cpu", random_state=0)
 CPAAN(**settings).fit(bank[:4000], labels[:4000] % 20)
 before = peak()

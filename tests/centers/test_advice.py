@@ -8,9 +8,8 @@ import torch
 from numpy.typing import NDArray
 
 from cpaan import InputError
-from cpaan.augmenters.advice import advise_on, class_separation
-from cpaan.centers.class_center import class_centers
-from cpaan.centers.search import search_center_model
+from cpaan.centers.advice import advise_on, class_separation
+from cpaan.centers.calibrated import Calibrated
 from cpaan.data.feature_set import FeatureSet
 from cpaan.math.linear_gaussian import class_moments
 from cpaan.training.bank import ClassBank
@@ -35,12 +34,12 @@ def feature_set(examples: NDArray[Any], first: int = 0) -> FeatureSet:
 def true_gain(train: NDArray[Any], test: NDArray[Any], k: int) -> tuple[float, float]:
     """LSL and GLSL of test examples, averaged over all draws of K shots that follow one another."""
     bank = ClassBank.from_examples(*feature_set(train[:BASE]).to_torch(), BASE)
-    model = search_center_model(bank, 2, seed=0)[0]
+    model = Calibrated(rounds=2).fit(bank)
     means, gains = train[:BASE].mean(1), []
     for start in range(0, min(10 * k, TRAIN), k):
         shots = train[BASE:, start : start + k]
         labels = torch.arange(NOVEL).repeat_interleave(k)
-        P = class_centers(model, torch.tensor(shots.reshape(-1, DIMENSION)), labels, NOVEL).numpy()
+        P = model.estimate(torch.tensor(shots.reshape(-1, DIMENSION)), labels, NOVEL).numpy()
         gains.append(np.subtract(accuracies(test, means, P), accuracies(test, means, shots.mean(1))))
     lsl, glsl = np.mean(gains, axis=0)
     return float(lsl), float(glsl)

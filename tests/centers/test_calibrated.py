@@ -8,18 +8,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from cpaan.centers.class_center import (
-    CenterConstants,
-    CenterModel,
-    center_noise,
-    class_centers,
-    fit_center_model,
-    lengths_about,
-)
+from cpaan.centers.calibrated import Calibrated, Constants
+from cpaan.centers.cross_validation import lengths_about
 from cpaan.math.linear_gaussian import class_moments
 from cpaan.math.prototypes import prototypes
 
-CHOSEN = CenterConstants(ridge=3.0, shots=(1, 4, 20), lengths=(0.6, 0.8, 0.9), posterior_lengths=(0.5, 0.7, 0.95))
+CHOSEN = Constants(ridge=3.0, shots=(1, 4, 20), lengths=(0.6, 0.8, 0.9), posterior_lengths=(0.5, 0.7, 0.95))
 RNG = np.random.default_rng(0)
 BASE_LABELS = np.repeat(np.arange(9), 30)
 BASE = 3 * RNG.normal(size=(9, 5))[BASE_LABELS] + RNG.normal(size=(270, 5)) + 2
@@ -28,20 +22,22 @@ SHOTS = 3 * RNG.normal(size=(3, 5))[LABELS] + RNG.normal(size=(10, 5)) + 2
 TEMPERATURE = 7.0
 
 
-def model_of(base: NDArray[Any], constants: CenterConstants = CHOSEN, temperature: float = TEMPERATURE) -> CenterModel:
+def model_of(base: NDArray[Any], constants: Constants = CHOSEN, temperature: float = TEMPERATURE) -> Calibrated:
     moments = class_moments(torch.tensor(base), torch.tensor(BASE_LABELS), 9)
     length = float(lengths_about(torch.tensor(base), moments.means.mean(0)).mean())
-    return fit_center_model(moments, length, constants, temperature)
+    model = Calibrated().fit_moments(moments, length, constants)
+    model.temperature_ = torch.tensor(temperature, dtype=torch.double)
+    return model
 
 
-def centers_of(model: CenterModel, shots: NDArray[Any], labels: NDArray[Any] = LABELS) -> NDArray[Any]:
-    found: Tensor = class_centers(model, torch.tensor(shots), torch.tensor(labels), int(labels.max()) + 1)
+def centers_of(model: Calibrated, shots: NDArray[Any], labels: NDArray[Any] = LABELS) -> NDArray[Any]:
+    found: Tensor = model.estimate(torch.tensor(shots), torch.tensor(labels), int(labels.max()) + 1)
     assert found.dtype == torch.float64
     array: NDArray[Any] = found.numpy()
     return array
 
 
-def slow_center(shots: NDArray[Any], constants: CenterConstants) -> NDArray[Any]:
+def slow_center(shots: NDArray[Any], constants: Constants) -> NDArray[Any]:
     """One class at a time, with covariances and inverses written out."""
     K, D = shots.shape
     means = np.stack([BASE[c == BASE_LABELS].mean(0) for c in range(9)])
@@ -82,7 +78,7 @@ def test_centers_move_with_the_features(scale: float) -> None:
 
 def test_the_length_of_a_shot_does_not_matter() -> None:
     model = model_of(BASE)
-    mu = model.gaussian.mean.numpy()
+    mu = model.mean_.numpy()
     np.testing.assert_allclose(centers_of(model, mu + 5 * (SHOTS - mu)), centers_of(model, SHOTS), rtol=1e-9)
 
 
@@ -96,7 +92,7 @@ def test_order_and_other_classes_do_not_matter() -> None:
 
 def test_many_shots_give_the_direction_of_their_mean() -> None:
     model = model_of(BASE)
-    mu = model.gaussian.mean.numpy()
+    mu = model.mean_.numpy()
     shots = mu + np.array([3.0, 1, 0, -2, 1]) + RNG.normal(size=(200_000, 5)) / 10
     found = centers_of(model, shots, np.zeros(len(shots), dtype=int))[0] - mu
     wanted = shots.mean(0) - mu
@@ -106,16 +102,16 @@ def test_many_shots_give_the_direction_of_their_mean() -> None:
 def test_centers_are_nearer_to_the_truth_than_means_of_shots() -> None:
     truth = 3 * RNG.normal(size=(300, 5)) + 2
     shots = truth + RNG.normal(size=truth.shape) * 2
-    found = centers_of(model_of(BASE, CenterConstants()), shots, np.arange(300))
+    found = centers_of(model_of(BASE, Constants()), shots, np.arange(300))
     plain = np.linalg.norm(shots - truth, axis=1).mean()
     # Not asserted of each class: an estimate that uses base classes is better on average.
     assert np.linalg.norm(found - truth, axis=1).mean() < plain
 
 
 def test_without_chosen_lengths_the_posterior_keeps_its_own() -> None:
-    plain = model_of(BASE, CenterConstants(ridge=1.0))
-    lengths = lengths_about(torch.tensor(centers_of(plain, SHOTS)), plain.gaussian.mean)
-    assert (lengths < plain.example_length).all()
+    plain = model_of(BASE, Constants(ridge=1.0))
+    lengths = lengths_about(torch.tensor(centers_of(plain, SHOTS)), plain.mean_)
+    assert (lengths < plain.example_length_).all()
     assert (lengths > 0).all()
 
 
@@ -130,7 +126,7 @@ def test_odd_features_give_finite_centers(kind: str) -> None:
         base = np.tile(RNG.normal(size=(30, 5)), (9, 1))
     model = model_of(base)
     if kind == "at the mean":
-        shots[0] = model.gaussian.mean.numpy()
+        shots[0] = model.mean_.numpy()
     found = centers_of(model, shots)
     assert np.isfinite(found).all()
     if kind in ("constant", "one mean"):
@@ -140,31 +136,31 @@ def test_odd_features_give_finite_centers(kind: str) -> None:
 
 def test_one_base_class_tells_directions_only_by_the_shots() -> None:
     moments = class_moments(torch.tensor(BASE[:30]), torch.zeros(30, dtype=torch.long), 1)
-    model = fit_center_model(moments, 1.0, CHOSEN, 1.0)
+    model = Calibrated().fit_moments(moments, 1.0, CHOSEN)
     np.testing.assert_allclose(centers_of(model, SHOTS), prototypes(torch.tensor(SHOTS), torch.tensor(LABELS), 3))
 
 
 def test_noise_falls_with_the_shots_and_grows_with_the_ridge() -> None:
-    found = center_noise(model_of(BASE), torch.tensor([1, 2, 3, 5, 10, 500]))
+    found = model_of(BASE).uncertainty(torch.tensor([1, 2, 3, 5, 10, 500])).sizes
     assert (found.diff() <= 0).all()
     assert found[-1] == 0
-    assert float(found[0]) == pytest.approx(1.78 * (3**0.5 - 1) * model_of(BASE).within_deviation)
-    many = model_of(BASE, CenterConstants(ridge=100.0))
-    assert float(center_noise(many, torch.tensor([1]))) == pytest.approx(1.78 * 9 * many.within_deviation)
+    assert float(found[0]) == pytest.approx(1.78 * (3**0.5 - 1) * model_of(BASE).within_deviation_)
+    many = model_of(BASE, Constants(ridge=100.0))
+    assert float(many.uncertainty(torch.tensor([1])).sizes) == pytest.approx(1.78 * 9 * many.within_deviation_)
     for ridge in (0.3, 1.0):
-        assert not center_noise(model_of(BASE, CenterConstants(ridge=ridge)), torch.tensor([1, 5])).any()
+        assert not model_of(BASE, Constants(ridge=ridge)).uncertainty(torch.tensor([1, 5])).sizes.any()
 
 
 def test_classes_that_differ_less_than_their_examples_still_tell_of_lengths() -> None:
     base = RNG.normal(size=(9, 5))[BASE_LABELS] / 2 + RNG.normal(size=(270, 5))
-    model = model_of(base, CenterConstants(ridge=0.01))
-    assert float(model.gaussian.ratios.max()) < 1
+    model = model_of(base, Constants(ridge=0.01))
+    assert float(model.ratios_.max()) < 1
     means = np.stack([base[c == BASE_LABELS].mean(0) for c in range(9)])
-    assert model.center_length == pytest.approx(np.linalg.norm(means - means.mean(0), axis=1).mean())
+    assert float(model.center_length_) == pytest.approx(np.linalg.norm(means - means.mean(0), axis=1).mean())
 
 
 @pytest.mark.parametrize("scale", [0.1, 1.0, 7.0])
 def test_the_deviation_within_classes_is_in_the_unit_of_a_feature(scale: float) -> None:
     examples = scale * BASE.reshape(9, 30, 5)
     variance = examples.var(axis=1, ddof=1).mean()  # classes of one size: the mean of their variances is the pooled one
-    assert model_of(scale * BASE).within_deviation == pytest.approx(variance**0.5)
+    assert model_of(scale * BASE).within_deviation_ == pytest.approx(variance**0.5)

@@ -6,9 +6,16 @@ import pytest
 import torch
 
 from cpaan import CPAAN, InputError
-from cpaan.augmenters.joining import Moments, pooled
-from cpaan.augmenters.summary import BaseSummary
+from cpaan.centers import Calibrated
+from cpaan.deviations.summary import BaseSummary, Moments, pooled
 from cpaan.gan.loop import TrainingEvent
+from cpaan.methods import set_numbers
+
+
+def cpaan(**numbers: Any) -> CPAAN:
+    """Make one with parameters of its recipe and its centre by plain name."""
+    return set_numbers(CPAAN(), numbers)
+
 
 TINY: dict[str, Any] = {
     "recipe": "quick",
@@ -16,7 +23,7 @@ TINY: dict[str, Any] = {
     "width": 16,
     "noise_dimension": 4,
     "novel_per_episode": 3,
-    "search_rounds": 1,
+    "rounds": 1,
     "random_state": 0,
     "device": "cpu",
 }
@@ -32,19 +39,19 @@ def covariances(base: BaseSummary) -> torch.Tensor:
 
 
 def test_without_a_fit_before_it_is_fit() -> None:
-    first, second = CPAAN(**TINY).partial_fit(X, y), CPAAN(**TINY).fit(X, y)
+    first, second = cpaan(**TINY).partial_fit(X, y), cpaan(**TINY).fit(X, y)
     assert np.array_equal(first.augment(X[:2] + 1, ["a", "b"])[0], second.augment(X[:2] + 1, ["a", "b"])[0])
 
 
 @pytest.mark.parametrize("reservoir", [100, 7, 0])
 def test_further_classes_join_and_the_first_ones_are_not_needed_again(reservoir: int) -> None:
-    augmenter = CPAAN(reservoir=reservoir, **TINY).fit(X[FIRST], y[FIRST])
-    before, scaling = augmenter.model_, augmenter.model_.base.scaling
+    augmenter = cpaan(reservoir=reservoir, **TINY).fit(X[FIRST], y[FIRST])
+    before, scaling = augmenter.model_, augmenter.units_
     assert augmenter.partial_fit(X[SECOND], y[SECOND], episodes=4) is augmenter
     after = augmenter.model_
-    assert augmenter.classes_ == after.base.classes == tuple(f"c{i:02}" for i in range(12))
-    assert torch.equal(after.base.scaling.origin, scaling.origin)
-    assert after.base.scaling.factor == scaling.factor
+    assert augmenter.classes_ == tuple(f"c{i:02}" for i in range(12))
+    assert torch.equal(augmenter.units_.origin, scaling.origin)
+    assert augmenter.units_.factor == scaling.factor
     assert torch.equal(after.base.prototypes[:8], before.base.prototypes)
     means = np.stack([X[y == name].mean(0) for name in augmenter.classes_])
     expected = scaling.apply(torch.tensor(means)).float()
@@ -55,8 +62,8 @@ def test_further_classes_join_and_the_first_ones_are_not_needed_again(reservoir:
     assert (kept is None) == (reservoir == 0)
     if kept is not None:
         assert kept.counts.tolist() == [min(reservoir, 20)] * 12
-    assert after.center is not None
-    assert len(after.center.base_means) == 12
+    assert isinstance(augmenter.center_, Calibrated)
+    assert len(augmenter.center_.base_means_) == 12
     assert augmenter.history_["episode"] == [1, 2, 3, 4, 5, 6, 7, 8, 9, 10]
     assert len(augmenter.history_["covariance"]) == 10
     made, _ = augmenter.augment(X[:1] + 1, ["new"])
@@ -71,7 +78,7 @@ def test_networks_go_on_from_where_they_were_at_the_last_learning_rate() -> None
         rates.append(float(event.run.step.learning_rate))
 
     numbers = {**TINY, "halve_every": 2, "learning_rate": 1e-3}
-    augmenter = CPAAN(callbacks=[look], **numbers).fit(X[FIRST], y[FIRST])
+    augmenter = cpaan(callbacks=[look], **numbers).fit(X[FIRST], y[FIRST])
     start = {name: value.clone() for name, value in augmenter.model_.networks.state_dict().items()}
     augmenter.partial_fit(X[SECOND], y[SECOND], episodes=1)
     assert rates == pytest.approx([1e-3, 1e-3, 5e-4, 5e-4, 2.5e-4, 2.5e-4, 2.5e-4])
@@ -82,7 +89,7 @@ def test_networks_go_on_from_where_they_were_at_the_last_learning_rate() -> None
 
 
 def test_an_interruption_leaves_the_model_as_it_was() -> None:
-    augmenter = CPAAN(**TINY).fit(X[FIRST], y[FIRST])
+    augmenter = cpaan(**TINY).fit(X[FIRST], y[FIRST])
     before = augmenter.augment(X[:1] + 1, ["new"])[0]
 
     def interrupt(_: object) -> None:
@@ -97,16 +104,16 @@ def test_an_interruption_leaves_the_model_as_it_was() -> None:
 
 def test_further_examples_of_a_known_class_count_with_those_before() -> None:
     even = np.arange(len(y)) % 2 == 0
-    whole = CPAAN(covariance_rank="full", **TINY).fit(X, y).model_.base
-    augmenter = CPAAN(covariance_rank="full", **TINY).fit(X[even], y[even])
-    first = augmenter.model_.base
+    at_once = cpaan(covariance_rank="full", **TINY).fit(X, y)
+    whole, unit = at_once.model_.base, at_once.units_
+    augmenter = cpaan(covariance_rank="full", **TINY).fit(X[even], y[even])
     found = augmenter.partial_fit(X[~even], y[~even], episodes=1).model_.base
-    assert found.classes == whole.classes
+    assert augmenter.classes_ == at_once.classes_
     assert found.counts.tolist() == [20] * 12
     assert augmenter.average_size_ == 20
-    ratio = whole.scaling.factor / first.scaling.factor
-    expected = whole.scaling.undo(whole.prototypes.double())
-    torch.testing.assert_close(found.scaling.undo(found.prototypes.double()), expected, rtol=1e-5, atol=1e-5)
+    ratio = unit.factor / augmenter.units_.factor
+    expected = unit.undo(whole.prototypes.double())
+    torch.testing.assert_close(augmenter.units_.undo(found.prototypes.double()), expected, rtol=1e-5, atol=1e-5)
     # Half precision has three digits.
     torch.testing.assert_close(covariances(found) * ratio**2, covariances(whole), rtol=1e-2, atol=5e-3)
     assert found.reservoir is not None
@@ -114,7 +121,7 @@ def test_further_examples_of_a_known_class_count_with_those_before() -> None:
 
 
 def test_of_a_class_of_which_a_part_was_kept_as_large_a_part_is_taken() -> None:
-    augmenter = CPAAN(reservoir=4, **TINY).fit(X, y)
+    augmenter = cpaan(reservoir=4, **TINY).fit(X, y)
     augmenter.reservoir = 100
     augmenter.partial_fit(X[:10], y[:10], episodes=1)
     assert augmenter.model_.base.reservoir is not None
@@ -142,7 +149,7 @@ def test_pooled_moments_of_limited_rank_keep_the_variance() -> None:
 
 
 def test_a_saved_model_can_be_trained_further_and_the_same_seed_gives_the_same_bits(tmp_path: Path) -> None:
-    augmenter = CPAAN(**TINY).fit(X[FIRST], y[FIRST])
+    augmenter = cpaan(**TINY).fit(X[FIRST], y[FIRST])
     augmenter.save(tmp_path / "model")
     loaded = CPAAN.load(tmp_path / "model", device="cpu")
     made = [it.partial_fit(X[SECOND], y[SECOND], episodes=3).augment(X[:1] + 1, ["n"])[0] for it in (augmenter, loaded)]
@@ -156,20 +163,20 @@ def test_only_new_classes_are_held_out() -> None:
         rest = event.run._score.rest.tolist()  # type: ignore[union-attr]
         held.append(set(range(12)) - set(rest))
 
-    augmenter = CPAAN(**TINY).fit(X[FIRST], y[FIRST])
-    augmenter.set_params(callbacks=[look], held_out=0.5)  # type: ignore[no-untyped-call]
+    augmenter = cpaan(**TINY).fit(X[FIRST], y[FIRST])
+    augmenter.set_params(callbacks=[look], held_out=0.5)
     augmenter.partial_fit(X[SECOND], y[SECOND], episodes=1)
     assert len(held[0]) == 2
     assert held[0] <= {8, 9, 10, 11}
 
 
 def test_what_does_not_fit_is_refused() -> None:
-    augmenter = CPAAN(**TINY).fit(X[FIRST], y[FIRST])
+    augmenter = cpaan(**TINY).fit(X[FIRST], y[FIRST])
     with pytest.raises(InputError, match="X has 5 features, but CPAAN is expecting 6 features as input"):
         augmenter.partial_fit(X[SECOND, :5], y[SECOND])
     with pytest.raises(InputError, match="episodes must be a whole number of at least 1, not 0"):
         augmenter.partial_fit(X[SECOND], y[SECOND], episodes=0)
     with pytest.raises(InputError, match=r"held_out=0\.9 would hold out 7 of 8 base classes"):
-        CPAAN(held_out=0.9, **TINY).fit(X[FIRST], y[FIRST])
+        cpaan(held_out=0.9, **TINY).fit(X[FIRST], y[FIRST])
     with pytest.raises(InputError, match="held_out must be a share"):
-        CPAAN(held_out=2, **TINY).fit(X[FIRST], y[FIRST])
+        cpaan(held_out=2, **TINY).fit(X[FIRST], y[FIRST])

@@ -5,8 +5,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from cpaan.centers import held_out
-from cpaan.centers.held_out import Shift, class_sample, draw_folds, draw_trial
+from cpaan.centers import cross_validation
+from cpaan.centers.cross_validation import Shift, class_sample, draw_folds, draw_trial
 from cpaan.training.bank import ClassBank
 
 DIMENSION = 6
@@ -56,8 +56,8 @@ def test_accuracies_are_those_of_nearest_prototypes() -> None:
 
 
 def test_large_banks_are_thinned(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(held_out, "MOST_CLASSES", 3)
-    monkeypatch.setattr(held_out, "MOST_NUMBERS", 3 * 4 * DIMENSION)
+    monkeypatch.setattr(cross_validation, "MOST_CLASSES", 3)
+    monkeypatch.setattr(cross_validation, "MOST_NUMBERS", 3 * 4 * DIMENSION)
     assert [examples.shape for examples in sample_of([15] * 8)] == [(4, DIMENSION)] * 3
 
 
