@@ -80,9 +80,9 @@ def test_reading_the_two_parts_of_the_official_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "part", "message"),
     [
-        ([1, 2], None, "holds a list; a setup is an object"),
-        ({}, None, "it has no keys"),
-        ({"base": ["a"], "classes": []}, None, "needs the keys \"base\" and \"novel\".*it has 'base', 'classes'"),
+        ([1, 2], None, "this is a list; a setup is an object"),
+        ({}, None, "this has no keys"),
+        ({"base": ["a"], "classes": []}, None, "needs the keys \"base\" and \"novel\".*this has 'base', 'classes'"),
         ({"base": "a", "novel": ["b"]}, None, "base is a str; give a list"),
         ({"base": ["a"], "novel": {"b": 1}}, None, "novel is a dict; give a list"),
         ({"base": ["a"], "novel": ["a"]}, None, r"odd\.json: both base and novel: 'a'"),
@@ -133,13 +133,13 @@ def test_development_files(name: str, sizes: tuple[int, int]) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ({"base": ["a"], "novel": ["c"], "all_base": ["a", "c"]}, "trained on classes that are novel: 'c'"),
+        ({"base": ["a"], "novel": ["c"], "all_base": ["a", "c"]}, "both base and novel: 'c'; a class can be one"),
         ({"base": ["a"], "novel": ["c"], "all_base": ["b"]}, "all_base lacks the base classes 'a'"),
-        ({"base": ["a"], "novel": ["c"], "all_base": ["a", "a"]}, "given twice: 'a'"),
+        ({"base": ["a"], "novel": ["c"], "all_base": ["a", "a"]}, "has 'a' more than once"),
         ({"label_names": ["a", "b"], "base_classes": [0], "novel_classes_1": [0, 1]}, "novel: 'a'"),
-        ({"label_names": ["a", "a"], "base_classes": [0], "novel_classes_1": []}, "given twice: 'a'"),
+        ({"label_names": ["a", "a"], "base_classes": [0], "novel_classes_1": []}, "has 'a' more than once"),
         ({"label_names": ["a", "b"], "base_classes": [7], "novel_classes_1": []}, "base_classes holds 7"),
-        ({"label_names": ["a", "b"], "base_classes": [], "novel_classes_1": []}, "are none"),
+        ({"label_names": ["a", "b"], "base_classes": [], "novel_classes_1": []}, "train on is empty; give at least one"),
     ],
 )
 def test_classes_to_train_on_are_checked(tmp_path: Path, content: dict[str, Any], message: str) -> None:

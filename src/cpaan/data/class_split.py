@@ -7,15 +7,15 @@ Reference: B. Hariharan and R. Girshick, "Low-shot Visual Recognition by Shrinki
 ICCV 2017, arXiv:1606.02819.
 """
 
+import math
 import os
-from collections import Counter
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from cpaan.data.feature_set import as_classes, show_names
 from cpaan.data.low_shot import require_disjoint
-from cpaan.data.untrusted import read_json
+from cpaan.data.untrusted import read_json, reading
 from cpaan.errors import InputError
 
 _PARTS = (1, 2)
@@ -64,23 +64,23 @@ def read_setup(path: str | os.PathLike[str], part: int | None = None) -> Setup:
     if part is not None and (isinstance(part, bool) or part not in _PARTS):
         raise InputError(f"part is {part!r}; {_PART_CURE}")
     content = read_json(path)
+    with reading(path):
+        return _as_setup(content, part)
+
+
+def _as_setup(content: Any, part: int | None) -> Setup:
     if not isinstance(content, dict):
-        raise InputError(f'{path} holds a {type(content).__name__}; a setup is an object with "base" and "novel"')
+        raise InputError(f'this is a {type(content).__name__}; a setup is an object with "base" and "novel"')
     if "base" in content and "novel" in content:
         if part is not None:
-            raise InputError(f"part is {part}, but {path} has base and novel classes of one part only; leave part out")
-        lists = {name: _as_list(content, name, path) for name in ("base", "novel")}
-    elif any(name.startswith(("base_classes", "novel_classes")) for name in content):
-        lists = _official_lists(content, part, path)
-    else:
+            raise InputError(f"part is {part}, but the base and novel classes are of one part only; leave part out")
+        return Setup(*(tuple(_as_list(content, name)) for name in ("base", "novel")))
+    if not any(name.startswith(("base_classes", "novel_classes")) for name in content):
         found = show_names(list(content)) or "no keys"
-        raise InputError(
-            f'{path} is not a setup: it needs the keys "base" and "novel", or those of label_idx.json; it has {found}'
-        )
-    try:
-        return Setup(tuple(lists["base"]), tuple(lists["novel"]))
-    except InputError as error:
-        raise InputError(f"{path}: {error}") from error
+        raise InputError(f'a setup needs the keys "base" and "novel", or those of label_idx.json; this has {found}')
+    if part is None:
+        raise InputError(f"this is the benchmark's label_idx.json, which has two parts; {_PART_CURE}")
+    return Setup(*(tuple(_as_indices(content, f"{name}_classes_{part}")) for name in ("base", "novel")))
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,63 +98,41 @@ def read_image_classes(path: str | os.PathLike[str]) -> ImageClasses:
     official `label_idx.json`, whose `label_names` are the names of the folders.
     """
     content = read_json(path)
-    if isinstance(content, dict) and "label_names" in content:
-        names = tuple(map(str, _as_list(content, "label_names", path)))
-        indices = _as_list(content, "base_classes", path)
-        wrong = [index for index in indices if type(index) is not int or not 0 <= index < len(names)]
-        if wrong:
-            raise InputError(f"{path}: base_classes holds {show_names(wrong)}; give indices into label_names")
-        base = tuple(names[index] for index in indices)
-        novel = [
-            names[index]
-            for key in content
-            if key.startswith("novel_classes")
-            for index in _as_list(content, key, path)
-            if type(index) is int and 0 <= index < len(names)
-        ]
-        everything = names
-    else:
-        setup = read_setup(path)
-        base = tuple(map(str, _as_list(content, "all_base", path) if "all_base" in content else setup.base))
-        novel = [str(name) for name in setup.novel]
-        missing = [name for name in map(str, setup.base) if name not in set(base)]
-        if missing:
-            raise InputError(f"{path}: all_base lacks the base classes {show_names(missing)}; add them")
-        everything = tuple(sorted({*base, *novel}))
-    _require_apart(base, novel, everything, path)
-    return ImageClasses(base, everything)
+    with reading(path):
+        if isinstance(content, dict) and "label_names" in content:
+            names = [str(name) for name in _as_list(content, "label_names")]
+            base = [names[index] for index in _as_indices(content, "base_classes", len(names))]
+            keys = [key for key in content if key.startswith("novel_classes")]
+            indices = [index for key in keys for index in _as_list(content, key)]
+            novel = [names[index] for index in indices if type(index) is int and 0 <= index < len(names)]
+        else:
+            setup = _as_setup(content, None)
+            base = list(map(str, _as_list(content, "all_base") if "all_base" in content else setup.base))
+            novel = list(map(str, setup.novel))
+            names = sorted({*base, *novel})
+            missing = [name for name in map(str, setup.base) if name not in set(base)]
+            if missing:
+                raise InputError(f"all_base lacks the base classes {show_names(missing)}; add them")
+        as_classes(base, "the list of base classes to train on")
+        as_classes(names, "the list of class names")
+        require_disjoint(tuple(base), tuple(novel))
+        return ImageClasses(tuple(base), tuple(names))
 
 
-def _require_apart(
-    base: tuple[str, ...], novel: list[str], everything: tuple[str, ...], path: str | os.PathLike[str]
-) -> None:
-    for name, values in (("the base classes to train on", base), ("the class names", everything)):
-        twice = [value for value, count in Counter(values).items() if count > 1]
-        if twice or not values:
-            raise InputError(f"{path}: {name} are {'given twice: ' + show_names(twice) if twice else 'none'}")
-    both = [name for name in base if name in set(novel)]
-    if both:
-        raise InputError(
-            f"{path}: a backbone would be trained on classes that are novel: {show_names(both)}; a class can be one of "
-            "the two only"
-        )
+def _as_indices(content: Mapping[str, Any], name: str, end: float = math.inf) -> list[int]:
+    """Read a list of class indices from 0 to below `end`."""
+    indices = _as_list(content, name)
+    wrong = [index for index in indices if type(index) is not int or not 0 <= index < end]
+    if wrong:
+        limit = "" if end == math.inf else f" to {end - 1}"
+        raise InputError(f"{name} holds {show_names(wrong)}; give class indices from 0{limit}")
+    return indices
 
 
-def _official_lists(content: Mapping[str, Any], part: int | None, path: str | os.PathLike[str]) -> dict[str, list[Any]]:
-    if part is None:
-        raise InputError(f"{path} is the benchmark's label_idx.json, which has two parts; {_PART_CURE}")
-    lists = {name: _as_list(content, f"{name}_classes_{part}", path) for name in ("base", "novel")}
-    for name, indices in lists.items():
-        wrong = [index for index in indices if type(index) is not int or index < 0]
-        if wrong:
-            raise InputError(f"{path}: {name}_classes_{part} holds {show_names(wrong)}; give class indices from 0")
-    return lists
-
-
-def _as_list(content: Mapping[str, Any], name: str, path: str | os.PathLike[str]) -> list[Any]:
+def _as_list(content: Mapping[str, Any], name: str) -> list[Any]:
     if name not in content:
-        raise InputError(f"{path} has no key {name!r}; keys in it: {show_names(list(content))}")
+        raise InputError(f"there is no key {name!r}; keys: {show_names(list(content))}")
     value = content[name]
     if not isinstance(value, list):
-        raise InputError(f"{path}: {name} is a {type(value).__name__}; give a list of classes")
+        raise InputError(f"{name} is a {type(value).__name__}; give a list of classes")
     return value
