@@ -158,14 +158,14 @@ def test_closed_forms_choose_by_their_size(
 
 
 def test_a_small_linear_classifier_has_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen = noted(monkeypatch, linear, "minimize")
+    seen = noted(monkeypatch, linear, "solve_exactly")
     LinearClassifier().fit(*data(80, 5))
     assert seen == [(1, {1})]
 
 
 def test_a_large_linear_classifier_has_all_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("cpaan.threads.ENOUGH_TO_SHARE", 80 * 5 * 8)
-    seen = noted(monkeypatch, linear, "minimize")
+    seen = noted(monkeypatch, linear, "solve_exactly")
     LinearClassifier().fit(*data(80, 5))
     assert seen == [(3, {3})]
 

@@ -150,7 +150,10 @@ def test_a_glyph_is_told_from_27_others_by_one_example() -> None:
 
 @pytest.mark.parametrize(
     ("settings", "message"),
-    [({"scale": 0.0}, "scale is 0.0; give a positive number"), ({"max_iterations": -1}, "max_iterations is -1; give")],
+    [
+        ({"scale": 0.0}, "scale must be a positive number, not 0.0"),
+        ({"max_iterations": -1}, "max_iterations must be a whole number of at least 0, not -1"),
+    ],
 )
 def test_wrong_settings_are_named(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):

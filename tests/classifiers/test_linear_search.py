@@ -1,19 +1,21 @@
 """The search in single precision: its part of the examples, its coordinates, and what it saves."""
 
-from collections import deque
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 
 from cpaan.classifiers import linear_problem as linear_search
-from cpaan.classifiers.lbfgs import History, Minimum, minimize
 from cpaan.classifiers.linear_problem import (
     BlockProblem,
     ExactProblem,
     Examples,
-    minimize_in_single,
+    Minimum,
+    Solution,
     part_of_each_class,
+    solve_exactly,
+    solve_in_single,
 )
 
 DECAY = 1e-3
@@ -30,28 +32,30 @@ def examples(counts: list[int], n_features: int = 12, seed: int = 0) -> Examples
     return Examples(features.astype(np.float32), targets, weights / weights.sum())
 
 
-def search(data: Examples, n_classes: int, *, max_passes: int = 20) -> tuple[BlockProblem, Minimum]:
-    return minimize_in_single(
+def unknown(data: Examples, n_classes: int) -> Solution:
+    return Solution(np.full((n_classes, data.features.shape[1]), np.nan), np.full(n_classes, np.nan))
+
+
+def search(data: Examples, n_classes: int, *, max_passes: int = 20) -> Minimum:
+    return solve_in_single(
         data,
-        n_classes,
-        DECAY,
-        lambda guess: guess,
-        is_known=False,
+        unknown(data, n_classes),
+        weight_decay=DECAY,
         tolerance=1e-7,
         max_iterations=1000,
         max_passes=max_passes,
     )
 
 
-def value_in_double(data: Examples, problem: BlockProblem, found: Minimum, n_classes: int) -> float:
-    exact = ExactProblem(data.features.astype(np.float64), data.targets, data.shares, n_classes, DECAY)
-    return exact.objective(exact.point(problem.solution(found.point)))[0]
+def value_in_double(data: Examples, solution: Solution) -> float:
+    features = data.features.astype(np.float64)
+    exact = ExactProblem(features, data.targets, data.shares, len(solution.intercept), DECAY)
+    return exact.objective(exact.point(solution))[0]
 
 
 def least_value(data: Examples, n_classes: int) -> float:
-    exact = ExactProblem(data.features.astype(np.float64), data.targets, data.shares, n_classes, DECAY)
-    start = exact.point(exact.guess())
-    return minimize(exact.objective, start, max_iterations=1000, tolerance=1e-8).value
+    settings: dict[str, Any] = {"weight_decay": DECAY, "tolerance": 1e-8, "max_iterations": 1000}
+    return value_in_double(data, solve_exactly(data, unknown(data, n_classes), **settings).solution)
 
 
 def test_a_part_has_its_share_of_every_class() -> None:
@@ -74,16 +78,16 @@ def test_few_examples_of_each_class_are_taken_whole() -> None:
 @pytest.mark.parametrize("counts", [[300] * 15, [300] * 10 + [4] * 10, [25] * 15], ids=["alike", "unlike", "few"])
 def test_the_minimum_is_that_of_all_examples(counts: list[int]) -> None:
     data, n_classes = examples(counts), len(counts)
-    problem, found = search(data, n_classes)
+    found = search(data, n_classes)
     assert found.converged
-    assert found.evaluations <= 20
-    excess = value_in_double(data, problem, found, n_classes) - least_value(data, n_classes)
+    assert found.passes <= 20
+    excess = value_in_double(data, found.solution) - least_value(data, n_classes)
     assert -1e-6 < excess < 5e-4
     # The part alone is further away: a search that stopped there would be noticed.
     if counts == [300] * 15:
         part = data.part(n_classes)
-        alone, there = search(part, n_classes)
-        assert value_in_double(data, alone, there, n_classes) - least_value(data, n_classes) > 5e-4
+        alone = search(part, n_classes)
+        assert value_in_double(data, alone.solution) - least_value(data, n_classes) > 5e-4
 
 
 def test_passes_over_a_part_count_as_that_part(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,23 +105,23 @@ def test_passes_over_a_part_count_as_that_part(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(BlockProblem, "objective", counting_objective)
     monkeypatch.setattr(BlockProblem, "adapt", counting_adapt)
     data = examples([300] * 15)
-    _, found = search(data, 15)
-    assert found.evaluations == -(-sum(rows) // len(data.targets))
+    found = search(data, 15)
+    assert found.passes == -(-sum(rows) // len(data.targets))
     assert min(rows) < len(data.targets) / 2
     rows.clear()
-    _, found = search(data, 15, max_passes=3)
+    found = search(data, 15, max_passes=3)
     assert rows == [len(data.targets)] * 3
-    assert found.evaluations == 3
+    assert found.passes == 3
 
 
 def test_adapted_coordinates_have_curvatures_of_about_one_where_classes_are_told_apart() -> None:
     data, n_classes = examples([300] * 8), 8
-    problem, found = search(data, n_classes)
+    found = search(data, n_classes).solution
     cold = BlockProblem(*data, n_classes, DECAY)
-    point = cold.point(problem.solution(found.point))
+    point = cold.point(found)
     before = curvatures(cold, point)
     adapted = cold.adapt(point)
-    np.testing.assert_allclose(cold.solution(adapted).coef, problem.solution(found.point).coef, atol=1e-6)
+    np.testing.assert_allclose(cold.solution(adapted).coef, found.coef, atol=1e-6)
     after = curvatures(cold, adapted)
     assert 0.2 < after.min() < after.max() < 3
     assert after.max() / after.min() < before.max() / before.min()
@@ -136,27 +140,7 @@ def curvatures(problem: BlockProblem, point: npt.NDArray[np.float64]) -> npt.NDA
 
 def test_it_takes_fewer_passes_than_all_examples_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     data, n_classes = examples([300] * 20, n_features=32), 20
-    _, staged = search(data, n_classes, max_passes=100)
+    staged = search(data, n_classes, max_passes=100)
     monkeypatch.setattr(linear_search, "LEAST_PASSES", 101)
-    _, plain = search(data, n_classes, max_passes=100)
-    assert staged.evaluations < plain.evaluations
-
-
-def test_pairs_of_a_like_function_save_steps() -> None:
-    curvature = np.geomspace(1.0, 300.0, 40)
-
-    def bowl(centre: float, factor: float) -> tuple[int, History]:
-        steps = minimize(
-            lambda x: (float(factor * (curvature * (x - centre) ** 2).sum() / 2), factor * curvature * (x - centre)),
-            np.zeros(40),
-            max_iterations=500,
-            tolerance=1e-6,
-            history=history,
-        ).iterations
-        return steps, history
-
-    history: History = deque(maxlen=30)
-    cold, learned = bowl(1.0, 1.0)
-    assert learned
-    warm, _ = bowl(-2.0, 1.05)
-    assert warm < cold
+    plain = search(data, n_classes, max_passes=100)
+    assert staged.passes < plain.passes

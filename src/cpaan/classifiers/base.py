@@ -1,5 +1,6 @@
-"""What all classifiers share: reading the data, and the answers that follow from one score per class."""
+"""What all classifiers share: reading the data, and predictions that follow from one score per class."""
 
+from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -11,18 +12,18 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, vali
 
 from cpaan.data.containers import container_of, tensor_to_numpy
 from cpaan.errors import InputError
+from cpaan.training.progress import is_number
 
 FloatArray: TypeAlias = npt.NDArray[np.float64]
 IntegerArray: TypeAlias = npt.NDArray[np.intp]
 
-_TWO_CLASSES = 2
 _SCORES = ("scores", "decision_function", "predict_proba")  # in this order
 
 
 class ScoreClassifier(ClassifierMixin, BaseEstimator):
-    """Classifier that gives each class a score and chooses the class with the highest one.
+    """Classifier that scores each class and predicts the one with the highest score.
 
-    A subclass writes `fit`, which begins with `_read_training_data`, and `_score`.
+    A subclass implements `fit`, which begins with `_read_training_data`, and `_score`.
 
     Attributes
     ----------
@@ -36,69 +37,26 @@ class ScoreClassifier(ClassifierMixin, BaseEstimator):
     n_features_in_: int
 
     def _score(self, X: FloatArray) -> FloatArray:
-        """Score examples that are already checked, n × classes."""
+        """Score validated examples, n × classes."""
         raise NotImplementedError
 
     def scores(self, X: Any) -> FloatArray:
-        """Score every class.
-
-        Parameters
-        ----------
-        X : array-like of shape (n, D)
-            Examples.
-
-        Returns
-        -------
-        ndarray of shape (n, n_classes)
-            One column for each of `classes_`, also where these are only two.
-        """
+        """Score every class for examples X (n × D): one column for each of `classes_`, even if there are only two."""
         return self._score(self._read_examples(X))
 
     def decision_function(self, X: Any) -> FloatArray:
-        """Score every class, following scikit-learn's convention for two classes.
-
-        Parameters
-        ----------
-        X : array-like of shape (n, D)
-            Examples.
-
-        Returns
-        -------
-        ndarray of shape (n, n_classes), or (n,) for two classes
-            The scores; for two classes the second minus the first, above zero where the second is chosen.
-        """
+        """Give the scores; for two classes, as in scikit-learn, the second minus the first, of shape (n,)."""
         scores = self.scores(X)
-        return scores[:, 1] - scores[:, 0] if scores.shape[1] == _TWO_CLASSES else scores
+        two_classes = scores.shape[1] == 2  # noqa: PLR2004
+        return scores[:, 1] - scores[:, 0] if two_classes else scores
 
     def predict_proba(self, X: Any) -> FloatArray:
-        """Give the probability of each class: the softmax of the scores.
-
-        Parameters
-        ----------
-        X : array-like of shape (n, D)
-            Examples.
-
-        Returns
-        -------
-        ndarray of shape (n, n_classes)
-            Rows sum to one.
-        """
+        """Give the probability of each class, n × classes: the softmax of the scores."""
         probabilities: FloatArray = softmax(self.scores(X), copy=False)
         return probabilities
 
     def predict(self, X: Any) -> npt.NDArray[Any]:
-        """Choose the class with the highest score.
-
-        Parameters
-        ----------
-        X : array-like of shape (n, D)
-            Examples.
-
-        Returns
-        -------
-        ndarray of shape (n,)
-            Labels; among equal scores, the first of `classes_`.
-        """
+        """Give the label with the highest score; among equal scores, the first of `classes_`."""
         chosen = self.scores(X).argmax(axis=1)
         labels: npt.NDArray[Any] = self.classes_[chosen]
         return labels
@@ -112,11 +70,10 @@ class ScoreClassifier(ClassifierMixin, BaseEstimator):
     def _read_training_data(
         self, X: Any, y: Any, sample_weight: Any, *, keep_single: bool = False
     ) -> tuple[npt.NDArray[Any], IntegerArray, FloatArray]:
-        """Check what was given to `fit` and set `classes_`.
+        """Validate the arguments of `fit` and set `classes_`; give features, indices into `classes_` and weights.
 
-        Returns features, indices into `classes_`, and positive weights. An example of weight zero is left out
-        altogether, with its class if that has no other, so that weighting is the same as repeating. Features are
-        in double precision, or where `keep_single` is true as given if that is single precision.
+        Examples of weight zero are dropped, with their class if it has no others: weighting equals repeating. Features
+        are in double precision; `keep_single` leaves single precision as it is.
         """
         kept = [np.float64, np.float32] if keep_single else np.float64
         features, labels = validate_data(self, _without_torch(X), _without_torch(y), dtype=kept)
@@ -125,7 +82,7 @@ class ScoreClassifier(ClassifierMixin, BaseEstimator):
             _without_torch(sample_weight), features, dtype=np.float64, ensure_non_negative=True
         )
         counts = weights > 0
-        if not counts.any():  # scikit-learn itself says so since 1.8
+        if not counts.any():  # scikit-learn raises this itself since 1.8
             raise InputError("sample_weight is zero for every example; give at least one a positive weight")
         if not counts.all():
             features, labels, weights = features[counts], labels[counts], weights[counts]
@@ -134,7 +91,7 @@ class ScoreClassifier(ClassifierMixin, BaseEstimator):
 
 
 def _without_torch(values: Any) -> Any:
-    """Bring tensors to NumPy, also those on a device or with a gradient, which scikit-learn cannot read."""
+    """Convert tensors to NumPy: scikit-learn cannot read those on a device or with a gradient."""
     return tensor_to_numpy(values) if container_of(values) == "torch" else values
 
 
@@ -171,3 +128,27 @@ def require_scores(classifier: Any) -> None:
             f"{type(classifier).__name__} has no decision_function and no predict_proba to rank classes by; choose a "
             "classifier that has one"
         )
+
+
+def cross_entropy_to_residuals(scores: npt.NDArray[Any], targets: IntegerArray, shares: npt.NDArray[Any]) -> float:
+    """Give − Σ_i s_i log P(y_i given x_i) and replace the scores by its derivative s_i (P(c given x_i) − [y_i = c])."""
+    rows = np.arange(len(targets))
+    scores -= scores.max(axis=1, keepdims=True)
+    own = scores[rows, targets]
+    np.exp(scores, out=scores)
+    totals = scores.sum(axis=1)
+    scores *= (shares / totals)[:, np.newaxis]
+    scores[rows, targets] -= shares
+    return float(shares.astype(np.float64, copy=False) @ (np.log(totals) - own))
+
+
+def check_not_negative(name: str, value: object) -> None:
+    """Reject anything but a finite number of at least 0."""
+    if not is_number(value) or not 0 <= value < float("inf"):
+        raise InputError(f"{name} must be a number of at least 0, not {value!r}")
+
+
+def check_choice(name: str, value: object, choices: Sequence[str]) -> None:
+    """Reject anything but one of the named choices."""
+    if value not in choices:
+        raise InputError(f"{name} must be one of {', '.join(choices)}, not {value!r}")

@@ -1,31 +1,30 @@
 """Cosine classifier: class weights compared with examples by their angle alone.
 
 W.-Y. Chen, Y.-C. Liu, Z. Kira, Y.-C. F. Wang, J.-B. Huang, "A closer look at few-shot classification", ICLR 2019
-(Baseline++), trains such weights on the examples at hand; H. Qi, M. Brown, D. G. Lowe, "Low-shot learning with
-imprinted weights", CVPR 2018, gives where to begin: the normalised mean of a class's normalised examples.
+(Baseline++), train such weights on the examples at hand; H. Qi, M. Brown, D. G. Lowe, "Low-shot learning with
+imprinted weights", CVPR 2018, provide the starting point: the normalised mean of a class's normalised examples.
 """
 
-import math
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+from scipy.optimize import minimize
 
-from cpaan.classifiers.base import FloatArray, IntegerArray, ScoreClassifier
-from cpaan.classifiers.lbfgs import minimize
+from cpaan.classifiers.base import FloatArray, IntegerArray, ScoreClassifier, cross_entropy_to_residuals
 from cpaan.classifiers.nearest_prototype import weighted_class_means
-from cpaan.errors import InputError
 from cpaan.threads import threads_for
+from cpaan.training.progress import check_count, check_positive
 
 Matrix: TypeAlias = npt.NDArray[np.floating]
 
 # NOTE[paper]: Baseline++ takes steps of SGD in which every example counts the same, on features that are not centred.
 # Here classes count the same, since base classes have hundreds of examples and novel ones a few; features are centred
-# first; the scale is 5, chosen on given features; and L-BFGS needs no rate.
+# first; the scale is 5, chosen on given features; and L-BFGS needs no learning rate.
 LARGE = 10**8  # examples × features × classes, from which single precision is exact enough and twice as fast
 BLOCK_ENTRIES = 2**20
-# Norm of a gradient below which there is nothing left to learn, or in single precision nothing but rounding.
-FLAT, FLAT_IN_SINGLE = 1e-8, 1e-5
+# Largest entry of a gradient with nothing left to learn, or in single precision nothing but rounding.
+FLAT, FLAT_IN_SINGLE = 1e-8, 1e-6
 
 
 class CosineClassifier(ScoreClassifier):
@@ -35,33 +34,33 @@ class CosineClassifier(ScoreClassifier):
 
     score(c given x) = scale · x̂ · ŵ_c,  P(c given x) = softmax over c of the scores
 
-    Training begins at w_c = the mean of the class's x̂ and takes steps of L-BFGS on the cross-entropy, in which every
-    class counts the same however many examples it has, and within a class example i counts as its weight v_i:
+    Training starts at w_c = the mean of the class's x̂ and takes steps of L-BFGS on the cross-entropy, in which every
+    class counts the same however many examples it has, and within a class example i counts by its weight v_i:
 
     − (1 / classes) Σ_c Σ_{i: y_i = c} v_i log P(c given x_i) / Σ_{i: y_i = c} v_i
 
-    Weights of any length give the same scores, so none needs weight decay; what keeps a class with one example from
-    being learned by heart is the fixed scale, which bounds scores, and that steps are few.
+    Weights of any length give the same scores and need no weight decay. The fixed scale, which bounds the scores, and
+    the small number of steps keep a class with one example from being memorised.
 
     Parameters
     ----------
     scale : float, default=5
-        Of the scores; the larger it is, the closer training looks at examples near the border of two classes. On
-        sentence embeddings and network features 10 gained base accuracy and lost more with one shot.
+        Scale of the scores; the larger it is, the more training attends to examples near the border of two classes.
+        On sentence embeddings and network features 10 gained base accuracy and lost more with one shot.
     max_iterations : int, default=20
-        Steps of L-BFGS; 0 leaves the imprinted weights as they are.
+        Maximum number of L-BFGS steps; 0 keeps the imprinted weights.
     center : bool, default=True
-        Whether m is the mean of the class means, or else zero. Features that are all positive lie within a narrow
-        cone; seen from its middle, angles tell classes apart much better.
+        Whether m is the mean of the class means, rather than zero. Features that are all positive lie within a narrow
+        cone; seen from its middle, angles separate classes much better.
 
     Attributes
     ----------
     weights_ : ndarray of shape (n_classes, D)
-        ŵ_c, of length one (zero where a class lies at m), in the order of `classes_`.
+        ŵ_c, of length one (zero for a class that lies at m), in the order of `classes_`.
     mean_ : ndarray of shape (D,)
         m.
     n_iterations_ : int
-        Steps taken.
+        Number of steps taken.
     classes_ : ndarray of shape (n_classes,)
         The labels, sorted.
     n_features_in_ : int
@@ -97,13 +96,9 @@ class CosineClassifier(ScoreClassifier):
             Their labels.
         sample_weight : array-like of shape (n,), optional
             Non-negative weights, of which only the ratios within a class matter.
-
-        Returns
-        -------
-        CosineClassifier
-            Itself.
         """
-        self._check_settings()
+        check_positive("scale", self.scale)
+        check_count("max_iterations", self.max_iterations, least=0)
         features, targets, weights = self._read_training_data(X, y, sample_weight)
         n_classes = len(self.classes_)
         means = weighted_class_means(features, targets, weights, n_classes)
@@ -113,14 +108,8 @@ class CosineClassifier(ScoreClassifier):
         start = normalized(weighted_class_means(directions, targets, weights, n_classes))
         problem = CosineProblem(directions, targets, shares, self.scale)
         with threads_for(directions.size * n_classes):
-            found = minimize(
-                problem.objective,
-                start,
-                max_iterations=self.max_iterations,
-                tolerance=problem.tolerance,
-                max_evaluations=2 * self.max_iterations + 1,
-            )
-        self.weights_, self.n_iterations_ = normalized(found.point), found.iterations
+            found, self.n_iterations_ = problem.minimize(start, self.max_iterations)
+        self.weights_ = normalized(found)
         return self
 
     def _score(self, X: FloatArray) -> FloatArray:
@@ -128,25 +117,12 @@ class CosineClassifier(ScoreClassifier):
         scores *= self.scale
         return scores
 
-    def _check_settings(self) -> None:
-        if not 0 < self.scale < math.inf:
-            raise InputError(f"scale is {self.scale}; give a positive number")
-        if not isinstance(self.max_iterations, (int, np.integer)) or self.max_iterations < 0:
-            raise InputError(f"max_iterations is {self.max_iterations!r}; give a whole number of 0 or more")
-
 
 class CosineProblem:
-    """The objective of the weights: value and gradient, a block of rows at a time.
+    """The objective of the weights: value and gradient, one block of rows at a time.
 
-    With g_c = Σ_i s_i scale (P(c given x_i) − [y_i = c]) x̂_i, the derivative by w_c is what of g_c is at right angles
-    to w_c, divided by ‖w_c‖. A weight of length zero has all scores zero, and is left where it is.
-
-    Parameters
-    ----------
-    directions : ndarray of shape (n, D), x̂
-    targets : class of each example
-    shares : s_i, the weights of the examples, which sum to one
-    scale : of the scores
+    With g_c = Σ_i s_i scale (P(c given x_i) − [y_i = c]) x̂_i and shares s_i that sum to one, the derivative by w_c is
+    the part of g_c at right angles to w_c, divided by ‖w_c‖. A weight of length zero has all scores zero, and stays.
     """
 
     def __init__(self, directions: FloatArray, targets: IntegerArray, shares: FloatArray, scale: float) -> None:
@@ -157,6 +133,19 @@ class CosineProblem:
         self.targets, self.shares, self.scale = targets, shares.astype(self.directions.dtype), scale
         self.block_rows = max(1, BLOCK_ENTRIES // max(n_classes, directions.shape[1]))
 
+    def minimize(self, start: FloatArray, max_iterations: int) -> tuple[FloatArray, int]:
+        """Take steps of L-BFGS; give the weights and the number of steps."""
+        if not max_iterations:
+            return start, 0
+
+        def objective(flat: FloatArray) -> tuple[float, FloatArray]:
+            value, gradient = self.objective(flat.reshape(start.shape))
+            return value, gradient.ravel()
+
+        options = {"maxiter": max_iterations, "maxfun": 2 * max_iterations + 1, "gtol": self.tolerance, "ftol": 0.0}
+        found = minimize(objective, start.ravel(), jac=True, method="L-BFGS-B", options=options)
+        return found.x.reshape(start.shape), found.nit
+
     def objective(self, weights: FloatArray) -> tuple[float, FloatArray]:
         """Give value and gradient."""
         units = normalized(weights)
@@ -166,7 +155,7 @@ class CosineProblem:
             rows = slice(start, start + self.block_rows)
             block = self.directions[rows]
             scores = block @ columns
-            value += _cross_entropy_and_residuals(scores, self.targets[rows], self.shares[rows])
+            value += cross_entropy_to_residuals(scores, self.targets[rows], self.shares[rows])
             gradient += scores.T @ block
         gradient *= self.scale
         gradient -= (gradient * units).sum(axis=1, keepdims=True) * units
@@ -175,14 +164,8 @@ class CosineProblem:
 
 
 def normalized(vectors: FloatArray) -> FloatArray:
-    """Bring rows to length one; a row of zeros stays as it is.
-
-    >>> normalized(np.array([[3.0, 4.0], [0.0, 0.0], [1e-200, 0.0]]))
-    array([[0.6, 0.8],
-           [0. , 0. ],
-           [1. , 0. ]])
-    """
-    # First by the largest entry: squares of very small or large ones are zero or infinite.
+    """Scale rows to length one; a row of zeros stays as it is."""
+    # First by the largest entry, because squares of very small or large ones are zero or infinite.
     largest = np.abs(vectors).max(axis=1, keepdims=True)
     vectors = np.divide(vectors, largest, out=np.zeros_like(vectors), where=largest > 0)
     lengths = _lengths(vectors)
@@ -192,15 +175,3 @@ def normalized(vectors: FloatArray) -> FloatArray:
 def _lengths(vectors: FloatArray) -> FloatArray:
     lengths: FloatArray = np.sqrt(np.square(vectors).sum(axis=1, keepdims=True))
     return lengths
-
-
-def _cross_entropy_and_residuals(scores: Matrix, targets: IntegerArray, shares: Matrix) -> float:
-    """Give the weighted cross-entropy and turn scores into its derivative by them, in place."""
-    rows = np.arange(len(targets))
-    scores -= scores.max(axis=1, keepdims=True)
-    own = scores[rows, targets]
-    np.exp(scores, out=scores)
-    totals = scores.sum(axis=1)
-    scores *= (shares / totals)[:, np.newaxis]
-    scores[rows, targets] -= shares
-    return float(shares.astype(np.float64) @ (np.log(totals) - own))

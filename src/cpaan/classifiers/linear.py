@@ -1,28 +1,23 @@
 """Linear classifier: multinomial logistic regression, the benchmark's final classifier on network features.
 
-B. Hariharan and R. Girshick, "Low-shot visual recognition by shrinking and hallucinating features", ICCV
-2017, train it by SGD; here the same kind of objective is minimised to its unique solution, or where there is much
-data as close to it as matters, without random numbers.
+B. Hariharan and R. Girshick, "Low-shot visual recognition by shrinking and hallucinating features", ICCV 2017, train
+it by SGD. Here the same kind of objective is minimised without random numbers to its unique solution, or with much
+data as close to it as matters.
 """
 
-import math
 import warnings
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 
-from cpaan.classifiers.base import FloatArray, ScoreClassifier
-from cpaan.classifiers.lbfgs import Minimum, minimize
-from cpaan.classifiers.linear_problem import BlockProblem, ExactProblem, Examples, Problem, Solution, minimize_in_single
-from cpaan.errors import InputError
+from cpaan.classifiers.base import FloatArray, ScoreClassifier, check_choice, check_not_negative
+from cpaan.classifiers.linear_problem import Examples, Minimum, Solution, solve_exactly, solve_in_single
 from cpaan.threads import threads_for
-
-Known: TypeAlias = dict[Any, tuple[FloatArray, float]]  # W_c and b_c by label
+from cpaan.training.progress import check_count, check_positive
 
 PRECISIONS = ("auto", "double", "single")
 LARGE = 5 * 10**8  # examples × features × classes, from which "auto" means single precision
-MOST = 0.75  # of the classes; where fewer are known, a warm start is hardly closer to the minimum than a cold one
 
 
 class LinearClassifier(ScoreClassifier):
@@ -36,43 +31,43 @@ class LinearClassifier(ScoreClassifier):
 
     which is scikit-learn's `LogisticRegression(C=1 / (n * weight_decay))` for three or more classes.
 
-    Small problems are solved exactly, in double precision. Large ones are brought close enough to the minimum for
-    the same accuracy, in single precision: a row block at a time, so that besides the examples and less than two
-    copies of them in single precision memory does not grow with their number, and in at most `max_passes` passes. The
-    search begins with a quarter of the examples and measures there how steep the objective is in which direction.
+    Small problems are solved exactly, in double precision. Large ones are solved closely enough for the same accuracy,
+    in single precision and at most `max_passes` passes over row blocks of the examples. This takes less than two
+    copies of the examples in single precision; other memory does not grow with their number. The search begins with a
+    quarter of the examples and measures there how steep the objective is in which direction.
 
     Parameters
     ----------
     weight_decay : float, default=1e-3
-        Strength of the penalty, 0 or more. At 0, classes that can be separated have no solution.
+        Strength of the penalty, 0 or more. At 0, separable classes have no solution.
     max_iterations : int, default=1000
-        Most steps of L-BFGS; a `ConvergenceWarning` tells where they were not enough.
+        Maximum number of L-BFGS steps; a `ConvergenceWarning` is given if they were not enough.
     tolerance : float, default=1e-7
-        Training stops when the norm of the gradient is no larger. The gradient is that of parameters brought
-        to a common scale, so the number means the same for features in any unit. In single precision it also
-        stops when twice in a row the next step promises to lower the objective by 3e-5 or less, where all
-        classes count the same however few examples they have.
+        Training stops when no entry of the gradient is larger. The gradient is that of parameters on a common scale,
+        so the number means the same for features in any unit. In single precision training also stops when one more
+        step promises to lower the objective by 3e-5 or less, counting all classes the same however few examples they
+        have.
     precision : {"auto", "double", "single"}, default="auto"
-        How to train. "auto" is single precision where examples × features × classes reach 5·10⁸ and there are at
+        How to train. "auto" means single precision if examples × features × classes reach 5·10⁸ and there are at
         least as many examples as features.
     max_passes : int, default=40
-        Most passes over the examples in single precision. Where they end the search, a `ConvergenceWarning` is
-        given only if a further step promises to lower the objective by more than 5e-4, counted in the same way:
-        less has hardly been seen to change test accuracy by 0.2 points.
+        Maximum number of passes over the examples in single precision. A search that they end gives a
+        `ConvergenceWarning` only if one more step promises to lower the objective by more than 5e-4, counted in the
+        same way: less has hardly been seen to change test accuracy by 0.2 points.
     warm_start : bool, default=False
-        Whether to begin with the solution of the last call to `fit` for the classes that it knew. Saves passes
-        where some examples have changed, or classes have come or gone.
+        Whether to start from the solution of the last call to `fit` for the classes that it knew. Saves passes if
+        some examples have changed, or classes have come or gone.
 
     Attributes
     ----------
     coef_ : ndarray of shape (n_classes, D)
-        W, one row for each class, also where these are only two.
+        W, one row for each class, even if there are only two.
     intercept_ : ndarray of shape (n_classes,)
         The b whose entries sum to zero.
     n_iterations_ : int
-        Steps taken.
+        Number of steps taken.
     n_passes_ : int
-        Passes over the examples, of which a step takes one or a few more; those over a part count as that part.
+        Number of passes over the examples, one or a few more per step; passes over a part count as that part.
     classes_ : ndarray of shape (n_classes,)
         The labels, sorted.
     n_features_in_ : int
@@ -121,87 +116,54 @@ class LinearClassifier(ScoreClassifier):
             Their labels.
         sample_weight : array-like of shape (n,), optional
             Non-negative weights, of which only the ratios matter.
-
-        Returns
-        -------
-        LinearClassifier
-            Itself.
         """
-        self._check_settings()
-        known = self._known_solution()
+        check_not_negative("weight_decay", self.weight_decay)
+        check_count("max_iterations", self.max_iterations)
+        check_positive("tolerance", self.tolerance)
+        check_choice("precision", self.precision, PRECISIONS)
+        check_count("max_passes", self.max_passes)
+        rows = self._last_rows()
         features, targets, weights = self._read_training_data(X, y, sample_weight, keep_single=True)
-        # Other features than last time: nothing known is of use.
-        known = {label: row for label, row in known.items() if len(row[0]) == self.n_features_in_}
         with threads_for(features.size * len(self.classes_)):
-            problem, found = self._minimize(Examples(features, targets, weights / weights.sum()), known)
+            found = self._solve(Examples(features, targets, weights / weights.sum()), self._known(rows))
         if not found.converged:
             self._warn(found)
-        self.n_iterations_, self.n_passes_ = found.iterations, found.evaluations
-        self.coef_, self.intercept_ = problem.solution(found.point)
+        self.n_iterations_, self.n_passes_ = found.iterations, found.passes
+        self.coef_, self.intercept_ = found.solution
         return self
 
-    def _minimize(self, examples: Examples, known: Known) -> tuple[Problem, Minimum]:
-        if self._is_single(examples.features.shape):
-            return self._minimize_in_single(examples, known)
-        exact = examples.features.astype(np.float64, copy=False)
-        problem = ExactProblem(exact, examples.targets, examples.shares, len(self.classes_), self.weight_decay)
-        return problem, self._minimize_exactly(problem, known)
-
-    def _minimize_exactly(self, problem: Problem, known: Known) -> Minimum:
-        start = problem.point(self._warm(problem.guess(), known))
-        return minimize(problem.objective, start, max_iterations=self.max_iterations, tolerance=self.tolerance)
-
-    def _minimize_in_single(self, examples: Examples, known: Known) -> tuple[BlockProblem, Minimum]:
-        n_known = len(known.keys() & set(self.classes_.tolist()))
-        return minimize_in_single(
-            examples,
-            len(self.classes_),
-            self.weight_decay,
-            lambda guess: self._warm(guess, known),
-            is_known=n_known >= MOST * len(self.classes_),
-            tolerance=self.tolerance,
-            max_iterations=self.max_iterations,
-            max_passes=self.max_passes,
-        )
-
-    def _is_single(self, shape: tuple[int, ...]) -> bool:
-        n, n_features = shape
+    def _solve(self, examples: Examples, known: Solution) -> Minimum:
+        settings: dict[str, Any] = {
+            name: getattr(self, name) for name in ("weight_decay", "tolerance", "max_iterations")
+        }
+        n, n_features = examples.features.shape
         large = n >= n_features and n * n_features * len(self.classes_) >= LARGE
-        return self.precision == "single" or (self.precision == "auto" and large)
+        if self.precision == "single" or (self.precision == "auto" and large):
+            return solve_in_single(examples, known, max_passes=self.max_passes, **settings)
+        return solve_exactly(examples, known, **settings)
 
-    def _known_solution(self) -> Known:
-        """Give W_c and b_c for each class of the last fit, if there was one and it counts."""
+    def _last_rows(self) -> dict[Any, FloatArray]:
+        """Give W_c and b_c by label, for each class of the last fit if this one starts from it."""
         if not (self.warm_start and hasattr(self, "coef_")):
             return {}
-        return dict(zip(self.classes_.tolist(), zip(self.coef_, self.intercept_, strict=True), strict=True))
+        return dict(zip(self.classes_.tolist(), np.column_stack([self.coef_, self.intercept_]), strict=True))
 
-    def _warm(self, guess: Solution, known: Known) -> Solution:
-        """Put what is known in the place of the guess."""
+    def _known(self, rows: dict[Any, FloatArray]) -> Solution:
+        """Give the last solution of the classes that it knew with as many features, and NaN for the others."""
+        known = np.full((len(self.classes_), self.n_features_in_ + 1), np.nan)
         for index, label in enumerate(self.classes_.tolist()):
-            if label in known:
-                guess.coef[index], guess.intercept[index] = known[label]
-        return guess
+            if label in rows and len(rows[label]) == known.shape[1]:
+                known[index] = rows[label]
+        return Solution(known[:, :-1], known[:, -1])
 
     def _score(self, X: FloatArray) -> FloatArray:
         scores: FloatArray = X @ self.coef_.T
         scores += self.intercept_
         return scores
 
-    def _check_settings(self) -> None:
-        if not 0 <= self.weight_decay < math.inf:
-            raise InputError(f"weight_decay is {self.weight_decay}; give a finite number of 0 or more")
-        if not self.max_iterations >= 1:
-            raise InputError(f"max_iterations is {self.max_iterations}; give 1 or more")
-        if not self.tolerance > 0:
-            raise InputError(f"tolerance is {self.tolerance}; give a positive number")
-        if self.precision not in PRECISIONS:
-            raise InputError(f"precision is {self.precision!r}; give one of {', '.join(PRECISIONS)}")
-        if not self.max_passes >= 1:
-            raise InputError(f"max_passes is {self.max_passes}; give 1 or more")
-
     def _warn(self, found: Minimum) -> None:
         warnings.warn(
-            f"the linear classifier has not converged in {found.iterations} steps and {found.evaluations} passes; "
+            f"the linear classifier has not converged in {found.iterations} steps and {found.passes} passes; "
             f"raise max_iterations ({self.max_iterations}), tolerance ({self.tolerance}), weight_decay "
             f"({self.weight_decay}) or, in single precision, max_passes ({self.max_passes})",
             ConvergenceWarning,

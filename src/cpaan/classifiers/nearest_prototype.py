@@ -1,7 +1,7 @@
 """Nearest prototype: each class is its mean, each example belongs to the closest one.
 
-The classifier of J. Snell, K. Swersky and R. S. Zemel, "Prototypical networks for few-shot learning", NeurIPS
-2017, on features that are already there. It takes no training, and a class with one example is no exception.
+The classifier of J. Snell, K. Swersky and R. S. Zemel, "Prototypical networks for few-shot learning", NeurIPS 2017, on
+given features. It needs no training and works for classes with a single example.
 """
 
 from typing import Any
@@ -51,20 +51,15 @@ class NearestPrototype(ScoreClassifier):
         y : array-like of shape (n,)
             Their labels.
         sample_weight : array-like of shape (n,), optional
-            Non-negative weights; an example of weight zero is as good as not given.
-
-        Returns
-        -------
-        NearestPrototype
-            Itself.
+            Non-negative weights; examples of weight zero are ignored.
         """
-        # Single precision is brought to double a class at a time.
+        # Single precision is converted to double one class at a time.
         features, targets, weights = self._read_training_data(X, y, sample_weight, keep_single=True)
         self.prototypes_ = weighted_class_means(features, targets, weights, len(self.classes_))
         return self
 
     def _score(self, X: FloatArray) -> FloatArray:
-        # Distances do not depend on the origin, but ‖x‖² − 2x·l + ‖l‖² loses its digits far away from it.
+        # Distances do not depend on the origin, but ‖x‖² − 2x·l + ‖l‖² loses digits far away from it.
         origin = self.prototypes_.mean(axis=0)
         prototypes, examples = self.prototypes_ - origin, X - origin
         scores: FloatArray = examples @ prototypes.T
@@ -78,7 +73,7 @@ def weighted_class_means(
     features: npt.NDArray[Any], targets: IntegerArray, weights: FloatArray, n_classes: int
 ) -> FloatArray:
     """Average the examples of each class in double precision, classes × D."""
-    # Sorted by class, so that each example is touched once and no indicator matrix of n × classes is needed.
+    # Sorted by class: each example is touched once, without an indicator matrix of n × classes.
     order = np.argsort(targets, kind="stable")
     ends = np.bincount(targets, minlength=n_classes).cumsum()
     means = np.empty((n_classes, features.shape[1]))
