@@ -146,7 +146,7 @@ def test_a_damaged_checkpoint_is_passed_over_with_a_message(tmp_path: Path, whol
     # Where none is whole, it begins anew, and what is damaged does not crowd out what is not.
     for damaged in tmp_path.glob("*/" + TENSORS):
         damaged.write_bytes(b"torn")
-    with pytest.warns(UserWarning, match="beginning anew"), pytest.raises(CrashError):
+    with pytest.warns(UserWarning, match="starts from the beginning"), pytest.raises(CrashError):
         CPAAN(callbacks=[Checkpoints(tmp_path, every=1, resume=True), crash_at(4)], **TINY).fit(X, y)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -164,7 +164,7 @@ def test_a_folder_that_is_removed_on_the_way_is_named(tmp_path: Path) -> None:
                 file.rmdir() if file.is_dir() else file.unlink()
             folder.rmdir()
 
-    with pytest.raises(InputError, match="has been removed while training went on"):
+    with pytest.raises(InputError, match="was removed during training"):
         CPAAN(callbacks=[remove, Checkpoints(folder, every=1)], **TINY).fit(X, y)
 
 
@@ -201,7 +201,7 @@ def test_a_signal_stops_after_the_episode_and_saves(
         return train_on(step, episode, noise)
 
     before = signal.getsignal(number)
-    monkeypatch.setattr("cpaan.training.progress.LOGGINGS", 2)  # so that it stops between two logging steps
+    monkeypatch.setattr("cpaan.gan.loop.LOGGINGS", 2)  # so that it stops between two logging steps
     with monkeypatch.context() as patch:
         patch.setattr(TrainingStep, "train_on", signalled)
         augmenter = CPAAN(callbacks=[Checkpoints(tmp_path, every=9, stop_on_signals=True)], **TINY)
@@ -236,7 +236,7 @@ def spoil(monkeypatch: pytest.MonkeyPatch, bad: Callable[[int], bool], term: str
 
 
 def test_a_loss_that_is_not_finite_once_is_rolled_back_at_half_the_rate(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cpaan.training.progress.LOGGINGS", 4)  # every second episode
+    monkeypatch.setattr("cpaan.gan.loop.LOGGINGS", 4)  # every second episode
     rates: dict[int, float] = {}
 
     def remember(event: TrainingEvent) -> None:
@@ -270,10 +270,10 @@ def test_the_state_before_is_what_training_goes_on_from(monkeypatch: pytest.Monk
 
 
 def test_losses_that_are_never_finite_are_given_up_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cpaan.training.progress.LOGGINGS", 4)
+    monkeypatch.setattr("cpaan.gan.loop.LOGGINGS", 4)
     spoil(monkeypatch, lambda call: call >= 5, "cycle")
     expected = (
-        "training has failed: cycle_base and cycle_novel are not finite in episode 5, also with .* halved 3 times"
+        "training has failed: cycle_base and cycle_novel are not finite in episode 5, even after halving .* 3 times"
     )
     with pytest.warns(UserWarning, match="going back") as noted, pytest.raises(InputError, match=expected):
         CPAAN(callbacks=[Checkpoints(tmp_path, every=1)], **TINY).fit(X, y)
@@ -329,7 +329,7 @@ def test_a_decomposition_that_fails_is_rolled_back_too(monkeypatch: pytest.Monke
         return train_on(step, episode, noise)
 
     monkeypatch.setattr(TrainingStep, "train_on", failing)
-    monkeypatch.setattr("cpaan.training.progress.LOGGINGS", 2)
+    monkeypatch.setattr("cpaan.gan.loop.LOGGINGS", 2)
     with pytest.warns(UserWarning, match="a covariance cannot be decomposed.* in episode 3: going back to episode 0"):
         augmenter = CPAAN(**TINY).fit(X, y)
     assert augmenter.history_["episode"] == [4, 8]

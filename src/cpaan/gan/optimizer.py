@@ -3,16 +3,14 @@
 import torch
 from torch import Tensor, nn
 
+from cpaan.training.weights import part_of
 
-class Player:
-    """Parameters that are trained together by Adam.
 
-    Parameters
-    ----------
-    parameters : what is trained, in single precision
-    working : what losses are computed with: the same parameters, or copies of them in another precision
-    learning_rate : a tensor, which may be filled with another rate later
-    momentum : Adam's β₁
+class Optimizer:
+    """Adam for the networks of one side: their parameters in single precision, and the working copies that losses use.
+
+    Working parameters are the same, or copies in another precision. The learning rate is a tensor, which may be filled
+    with another rate later; momentum is β₁.
     """
 
     def __init__(
@@ -34,7 +32,7 @@ class Player:
                 parameter.grad = gradient
 
     def update(self, loss: Tensor) -> None:
-        """Take one step; the other players' gradients are neither wanted nor computed."""
+        """Take one step; gradients of the other side are not computed."""
         for each in self.working:
             each.grad = None
         loss.backward(inputs=self.working)
@@ -47,16 +45,15 @@ class Player:
             torch._foreach_copy_([*self.working], [*self.parameters])
 
     def state(self) -> dict[str, Tensor]:
-        """Give Adam's memory of every parameter, of which there is none before the first update."""
+        """Return Adam's memory of every parameter; there is none before the first update."""
         memory = self.optimizer.state_dict()["state"]
         return {f"{number}.{name}": value for number, of_one in memory.items() for name, value in of_one.items()}
 
     @torch.no_grad()
     def restore(self, tensors: dict[str, Tensor]) -> None:
-        """Go back to a state; parameters must have gone back already. In place, as a captured graph must."""
+        """Restore a state after the parameters; in place, as a captured graph requires."""
         for number, parameter in enumerate(self.parameters):
-            memory, prefix = self.optimizer.state[parameter], f"{number}."
-            saved = {name.removeprefix(prefix): v for name, v in tensors.items() if name.startswith(prefix)}
+            memory, saved = self.optimizer.state[parameter], part_of(tensors, f"{number}.")
             for name, value in saved.items():
                 if name not in memory:
                     memory[name] = torch.empty_like(value, device=self._place(name, parameter))
@@ -67,6 +64,6 @@ class Player:
             torch._foreach_copy_([*self.working], [*self.parameters])
 
     def _place(self, name: str, parameter: Tensor) -> torch.device:
-        # As Adam has it: the number of steps is counted on the host where nothing on the device asks for it.
+        # As Adam does: steps are counted on the host where nothing on the device reads them.
         counted_aside = name == "step" and parameter.device.type not in ("cpu", "cuda")
         return torch.device("cpu") if counted_aside else parameter.device
