@@ -32,7 +32,7 @@ from torch import Tensor
 from cpaan import CPAAN
 from cpaan.data.class_split import read_setup
 from cpaan.data.files import read_bank
-from cpaan.gan.cuda_graph import Captured, DrawnAhead
+from cpaan.gan.cuda_graph import CudaGraph, DrawnAhead
 from cpaan.gan.episodes import Episode, EpisodicSampler, PairPlan
 from cpaan.gan.networks import Architecture, build_networks
 from cpaan.gan.objective import Pairs, TrainingStep, find_variant
@@ -169,7 +169,7 @@ class Trial:
             return self.one_by_one(TrainingStep, torch.float32, seed)
         step = make_step(TrainingStep, self.size, self.factors, layer_precision(self.device), seed)
         generator, history = torch.Generator(self.device).manual_seed(seed), History()
-        return Run(Captured(DrawnAhead(step, self.sampler, generator, history), generator), history)
+        return Run(CudaGraph(DrawnAhead(step, self.sampler, generator, history), generator), history)
 
 
 @dataclass(frozen=True)
@@ -190,7 +190,7 @@ def measure(name: str, device: torch.device, *, with_svd: bool) -> dict[str, Any
     if on_gpu:
         actions["the same, step by step"] = by_step
         actions["in single precision, step by step"] = trial.one_by_one(TrainingStep, torch.float32).episode
-        products = Captured(products, torch.Generator(device))
+        products = CudaGraph(products, torch.Generator(device))
     actions["matrix products alone"] = products
     row = IN_A_ROW if on_gpu else 1
     rounds, repeats = (3, 1) if on_gpu else (10, 3)

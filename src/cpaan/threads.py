@@ -1,11 +1,10 @@
-"""How many threads compute: one where the work is small, all that the user allows where it is large.
+"""Number of threads: one for small operations, all that the user allows for large ones.
 
-Threads meet after every operation. Where operations are small that takes longer than a second thread saves, and on a
-busy machine many times longer, because one of them waits for a processor each time.
+Threads synchronise after every operation. Where operations are small, that costs more than a second thread saves, and
+on a busy machine many times more, because one of them waits for a processor each time.
 
-The number of threads is only ever lowered, and for the duration of a block: whatever holds outside of it, by
-`torch.set_num_threads`, OMP_NUM_THREADS, MKL_NUM_THREADS or threadpoolctl, is the most that is used inside. It depends
-on nothing but that and the size of the work, so results do not depend on how busy the machine is.
+A block only ever lowers the number: `torch.set_num_threads`, OMP_NUM_THREADS, MKL_NUM_THREADS or threadpoolctl outside
+of it set the limit. Only that and the size of the work decide, so results do not depend on the load of the machine.
 """
 
 import math
@@ -22,7 +21,7 @@ from torch import Tensor
 if TYPE_CHECKING:
     from threadpoolctl import ThreadpoolController
 
-# Multiplications of one operation from which a second thread pays, by benchmarks/threads.py; see docs/performance.md.
+# Multiplications of an operation from which a second thread pays (benchmarks/threads.py; see docs/performance.md).
 ENOUGH_TO_SHARE = 2.5e8
 
 
@@ -30,12 +29,8 @@ ENOUGH_TO_SHARE = 2.5e8
 def threads_for(multiplications: float) -> Iterator[None]:
     """Compute on one thread where operations are small, or else on as many as are allowed.
 
-    Blocks may lie inside one another, and the innermost decides.
-
-    Parameters
-    ----------
-    multiplications : float
-        Of the largest operation that is done again and again, such as n · D · C of a product (n, D) · (D, C).
+    Takes the multiplications of the largest operation that is repeated, such as n · D · C of a product (n, D) · (D, C).
+    Of nested blocks the innermost decides.
     """
     with _threads(1 if multiplications < ENOUGH_TO_SHARE else _here.most):
         yield
@@ -43,7 +38,7 @@ def threads_for(multiplications: float) -> Iterator[None]:
 
 @contextmanager
 def limited_threads(number: int) -> Iterator[None]:
-    """Compute on at most so many threads, whatever blocks inside ask for."""
+    """Compute on at most so many threads, whatever nested blocks ask for."""
     around = _here.most
     _here.most = min(number, around)
     try:
@@ -54,36 +49,32 @@ def limited_threads(number: int) -> Iterator[None]:
 
 
 def of_layers(rows: int, parameters: Iterable[Tensor]) -> float:
-    """Count the multiplications of the largest layer of a network, for so many rows.
-
-    >>> of_layers(10, torch.nn.Linear(4, 3).parameters())
-    120.0
-    """
+    """Count the multiplications of the largest layer of a network, for so many rows."""
     return float(rows) * max((weights.numel() for weights in parameters), default=0)
 
 
 def of_covariance(n: int, dimension: int) -> float:
-    """Count the multiplications of a covariance matrix of n examples: the largest product of most closed forms."""
+    """Count the multiplications of a covariance of n examples, the largest product of most closed forms."""
     return float(n) * dimension**2
 
 
 class _Here(threading.local):
-    """What holds in a thread of Python: the most threads that blocks around allow, and what torch had before them."""
+    """Limits of this Python thread."""
 
-    most: float = math.inf
-    of_torch: int | None = None
+    most: float = math.inf  # that enclosing blocks allow
+    of_torch: int | None = None  # torch's number outside of all blocks
 
 
 class _Blas:
-    """Limits libraries that have one number of threads for the whole process, to the least that any thread asks for."""
+    """Limits libraries whose number of threads holds for the whole process to the least that any thread asks for."""
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
-        self.asked: dict[int, float] = {}  # by thread of Python
+        self.asked: dict[int, float] = {}  # by Python thread
         self.before: dict[str, tuple[Any, int]] = {}  # by file, the library and its number
 
     def ask(self, number: float | None) -> float | None:
-        """Ask for at most so many threads, or for nothing any more; gives what this thread asked for before."""
+        """Ask for at most so many threads, or drop the request; returns the earlier request of this thread."""
         me = threading.get_ident()
         with self.lock:
             earlier = self.asked.pop(me, None)
@@ -103,27 +94,27 @@ _here, _blas = _Here(), _Blas()
 
 @contextmanager
 def _threads(number: float) -> Iterator[None]:
-    outermost, before = _here.of_torch is None, torch.get_num_threads()
-    allowed = before if _here.of_torch is None else _here.of_torch
+    outside, before = _here.of_torch, torch.get_num_threads()
+    allowed = before if outside is None else outside
     _here.of_torch = allowed
     earlier = _blas.ask(number)
-    restore = _lower_openmp(int(min(allowed, number)))
+    lowered = int(min(allowed, number))
+    _set_torch(lowered)
+    others = [(library, library.num_threads) for library in _libraries("openmp")]  # such as scikit-learn's
+    for library, its_number in others:
+        library.set_num_threads(min(its_number, lowered))
     try:
         yield
     finally:
-        for library, its_number in restore:
+        for library, its_number in others:
             library.set_num_threads(its_number)
         _set_torch(before)
         _blas.ask(earlier)
-        if outermost:
-            _here.of_torch = None
+        _here.of_torch = outside
 
 
 def _set_everywhere(library: Any, number: int) -> None:
-    """Set the number of a library for the whole process.
-
-    Newer versions of threadpoolctl ignore all threads but the first that sets it; here, all agree on one number.
-    """
+    """Set a library's number for the whole process; newer versions of threadpoolctl obey the first thread alone."""
     clear = getattr(library, "clear_controlling_thread", None)
     if clear is not None:
         clear(force=True)
@@ -137,15 +128,6 @@ def _set_torch(number: int) -> None:
         torch.set_num_threads(number)
 
 
-def _lower_openmp(number: int) -> list[tuple[Any, int]]:
-    """Set torch's number in this thread, and lower that of others, such as scikit-learn; gives what these had."""
-    _set_torch(number)
-    found = [(library, library.num_threads) for library in _libraries("openmp")]
-    for library, before in found:
-        library.set_num_threads(min(before, number))
-    return found
-
-
 def _libraries(kind: str) -> list[Any]:
     found = _loaded(len(sys.modules))
     return [library for library in found.lib_controllers if library.user_api == kind]
@@ -153,7 +135,7 @@ def _libraries(kind: str) -> list[Any]:
 
 @lru_cache(maxsize=1)
 def _loaded(n_modules: int) -> "ThreadpoolController":
-    """Find the libraries of this process, which come with imports; looking for them takes two milliseconds."""
+    """Find the libraries of this process; it takes two milliseconds, so again only after an import."""
     from threadpoolctl import ThreadpoolController
 
     return ThreadpoolController()

@@ -134,9 +134,9 @@ def test_a_loss_is_better_where_it_is_lower() -> None:
 
 
 def test_what_cannot_be_watched_is_refused() -> None:
-    with pytest.raises(InputError, match="there is no 'loss' to watch; there are score, discriminator_novel_real"):
+    with pytest.raises(InputError, match="unknown quantity 'loss'; watch one of score, discriminator_novel_real"):
         cpaan(callbacks=[EarlyStopping("loss")], **TINY).fit(X, y)
-    with pytest.raises(InputError, match=r"no base classes are held out: ask for some with CPAAN\(held_out=0\.25\)"):
+    with pytest.raises(InputError, match=r"no base classes are held out: hold some out with CPAAN\(held_out=0\.25\)"):
         cpaan(callbacks=[EarlyStopping()], **TINY).fit(X, y)
     with pytest.raises(InputError, match="no score"):
         cpaan(callbacks=[EarlyStopping()], held_out=0.2, **TINY).fit_direct(X, y, X[:5] + 9, ["new"] * 5)

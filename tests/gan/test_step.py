@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from cpaan.gan.cuda_graph import Captured, DrawnAhead
+from cpaan.gan.cuda_graph import CudaGraph, DrawnAhead
 from cpaan.gan.episodes import Episode, EpisodicSampler, PairPlan
 from cpaan.gan.networks import Architecture, build_networks
 from cpaan.gan.objective import VARIANTS, Pairs, TrainingStep
@@ -240,7 +240,7 @@ def trained(version: str, device: str, episodes: int = 6) -> tuple[dict[str, Ten
     if version == "compiled":
         compile_networks(step)
     if version == "captured":
-        run = Captured(DrawnAhead(step, sampler, generator, history), generator)
+        run = CudaGraph(DrawnAhead(step, sampler, generator, history), generator)
     for _ in range(episodes):
         run()
     return {name: value.detach().clone() for name, value in step.networks.named_parameters()}, history.log(episodes)

@@ -17,10 +17,10 @@ from cpaan.deviations import DEVIATIONS, Deviations, Translated
 from cpaan.deviations.base import shares_mean, synthesize
 from cpaan.errors import InputError
 from cpaan.estimator import as_json, from_json
-from cpaan.gan.objective import part_of
 from cpaan.math.scaling import Scaling
 from cpaan.parts import nested_changes, with_nested
 from cpaan.training.bank import ClassBank, lay_out
+from cpaan.training.weights import part_of
 
 AUTO = "auto"
 AnchoredT = TypeVar("AnchoredT", bound="Anchored")

@@ -37,7 +37,7 @@ from cpaan.gan.callbacks import EarlyStopping
 from cpaan.gan.episodes import DirectSampler, EpisodeSampler, EpisodicSampler, PairPlan
 from cpaan.gan.loop import Callback, train
 from cpaan.gan.networks import Architecture, Networks, build_networks
-from cpaan.gan.objective import TrainingStep, Variant, find_variant, part_of
+from cpaan.gan.objective import TrainingStep, Variant, find_variant
 from cpaan.gan.recipe import Recipe, find_recipe, make_recipe
 from cpaan.math.neighborhood import calibrated_temperature, make_neighborhood
 from cpaan.math.rows import row_blocks
@@ -45,7 +45,7 @@ from cpaan.math.scaling import Scaling
 from cpaan.training.bank import ClassBank
 from cpaan.training.device import choose_device, layer_precision
 from cpaan.training.progress import Progress, learning_rate_at
-from cpaan.training.weights import load_weights
+from cpaan.training.weights import load_weights, part_of
 
 FEWEST_TO_META_TRAIN = 4
 # Logging steps, of which there are about a hundred, from one look at the score to the next.

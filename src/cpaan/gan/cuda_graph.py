@@ -1,4 +1,4 @@
-"""Training on a CUDA device: an episode as one graph, and the next one drawn beside it."""
+"""Training on a CUDA device: an episode as one graph, while the next one is drawn."""
 
 import warnings
 from collections.abc import Callable, Iterator
@@ -8,7 +8,7 @@ from dataclasses import fields
 import torch
 from torch import Tensor
 
-from cpaan.gan.cuda_streams import Lanes
+from cpaan.gan.cuda_streams import CudaStreams
 from cpaan.gan.episodes import Episode, EpisodeSampler
 from cpaan.gan.networks import Draw
 from cpaan.gan.objective import TrainingStep
@@ -17,18 +17,11 @@ from cpaan.training.progress import History
 WARM_UP = 3  # calls before the capture, in which libraries are set up and memory is taken
 
 
-class Captured:
-    """Calls an action a few times as it is, then records it and plays the record: hundreds of kernels by one call.
+class CudaGraph:
+    """Runs an action a few times, then records and replays it: hundreds of kernels by one call.
 
-    The action must not look at a value on the host, must keep every shape, and must draw its random numbers from the
-    given generator; what it writes is written in place. Every call does the work of one call.
-
-    Parameters
-    ----------
-    action : callable
-        Without arguments or results.
-    generator : torch.Generator
-        On the CUDA device.
+    The action must not look at a value on the host, must keep every shape, must draw its random numbers from the given
+    generator, on the CUDA device, and must write its results in place. Every call does the work of one call.
     """
 
     def __init__(self, action: Callable[[], object], generator: torch.Generator) -> None:
@@ -47,10 +40,10 @@ class Captured:
         self.calls += 1
 
     def _run_aside(self) -> None:
-        """Run on a stream of its own, as the capture will, so that gradients are not bound to the default one."""
+        """Run on the stream of the capture: gradients must not be bound to the default one."""
         current = torch.cuda.current_stream()
         self.stream.wait_stream(current)
-        with torch.cuda.stream(self.stream), _lanes_are_meant():
+        with torch.cuda.stream(self.stream), _several_streams():
             self.action()
         current.wait_stream(self.stream)
 
@@ -58,13 +51,13 @@ class Captured:
         graph = torch.cuda.CUDAGraph()
         graph.register_generator_state(self.generator)
         torch.cuda.synchronize()
-        with torch.cuda.graph(graph, stream=self.stream), _lanes_are_meant():
+        with torch.cuda.graph(graph, stream=self.stream), _several_streams():
             self.action()
         return graph
 
 
 @contextmanager
-def _lanes_are_meant() -> Iterator[None]:
+def _several_streams() -> Iterator[None]:
     """Keep torch from warning that one parameter gets its gradients from several streams."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="The AccumulateGrad node's stream")
@@ -72,27 +65,27 @@ def _lanes_are_meant() -> Iterator[None]:
 
 
 class DrawnAhead:
-    """A step on the current episode, with the next one drawn beside it; random numbers are drawn in the same order."""
+    """Trains on an episode while the next one is drawn; random numbers come in the same order as without."""
 
     def __init__(
         self, step: TrainingStep, sampler: EpisodeSampler, generator: torch.Generator, history: History
     ) -> None:
         self.step, self.sampler, self.generator, self.history = step, sampler, generator, history
-        self.lanes = Lanes(generator.device, 1)
+        self.streams = CudaStreams(generator.device, 1)
         episode, noise = self._draw()
         self.episode = Episode(**{name: value.clone() for name, value in vars(episode).items()})
         self.noise = None if noise is None else _copy(noise)
 
     def __call__(self) -> None:
         """Train on one episode."""
-        with self.lanes.beside(0):
+        with self.streams.beside(0):
             following = _tensors(*self._draw())
         self.history.add(self.step.train_on(self.episode, self.noise))
-        self.lanes.join(0)
+        self.streams.join(0)
         torch._foreach_copy_(self.pending(), following)
 
     def pending(self) -> list[Tensor]:
-        """Give what was drawn for the next call, to be saved or written over."""
+        """Return what was drawn for the next call, to save or to overwrite."""
         return _tensors(self.episode, self.noise)
 
     def _draw(self) -> tuple[Episode, Draw | None]:

@@ -1,4 +1,4 @@
-"""Lanes: independent parts of a step side by side on a GPU, where one of them alone leaves most of it idle."""
+"""Independent parts of a training step side by side on a GPU, where one of them alone leaves most of it idle."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -6,18 +6,11 @@ from contextlib import contextmanager
 import torch
 
 
-class Lanes:
-    """Streams of a CUDA device beside the current one; on other devices, nothing: work is done where it is written.
+class CudaStreams:
+    """Streams of a CUDA device besides the current one; other devices run everything in the order of the code.
 
-    What a lane reads must have been computed before it is entered, and must be kept until the lanes have joined again.
-    A derivative is computed on the lane of what it is the derivative of.
-
-    >>> lanes = Lanes(torch.device("cpu"), 1)
-    >>> with lanes.beside(0):
-    ...     x = torch.ones(2).sum()
-    >>> lanes.join(0)
-    >>> float(x)
-    2.0
+    Compute what a stream reads before entering it, and keep it until the stream has joined. A derivative is computed
+    on the stream of its function.
     """
 
     def __init__(self, device: torch.device, number: int) -> None:
@@ -25,19 +18,19 @@ class Lanes:
         self.busy: set[int] = set()
 
     @contextmanager
-    def beside(self, lane: int) -> Iterator[None]:
-        """Do what follows on a lane, after all that was asked for so far."""
+    def beside(self, number: int) -> Iterator[None]:
+        """Run the block on a stream, after everything that was queued so far."""
         if not self.streams:
             yield
             return
-        stream = self.streams[lane]
-        self.busy.add(lane)
+        stream = self.streams[number]
+        self.busy.add(number)
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
             yield
 
-    def join(self, *lanes: int) -> None:
-        """Let what follows wait for lanes, where they were used."""
-        for lane in self.busy.intersection(lanes):
-            torch.cuda.current_stream().wait_stream(self.streams[lane])
-        self.busy.difference_update(lanes)
+    def join(self, *numbers: int) -> None:
+        """Let the current stream wait for others, where they were used."""
+        for number in self.busy.intersection(numbers):
+            torch.cuda.current_stream().wait_stream(self.streams[number])
+        self.busy.difference_update(numbers)

@@ -22,30 +22,17 @@ LOSS_WEIGHTS = ("normalized", "literal")
 
 @dataclass(frozen=True)
 class Episode:
-    """One batch: N novel classes with K shots each, and M base examples for each of them.
+    """One batch: N novel classes with K shots each, and M base examples for each of them."""
 
-    Attributes
-    ----------
-    novel_examples : (N, K, D)
-    novel_prototypes : (N, D), the means of those shots
-    base_classes : (C,) indices of the base classes of the episode in the bank
-    base_prototypes : (C, D)
-    class_weights : (N, C), α(y_b, y_n) (divided by #R where it is read literally)
-    related : (N, C), R: which base classes each novel class is paired with
-    base_examples : (N, M, D), or (1, M, D) where all novel classes share them
-    base_labels : (N, M) or (1, M), indices into `base_classes`
-    weights : (N, M), of each pair in the losses
-    """
-
-    novel_examples: Tensor
-    novel_prototypes: Tensor
-    base_classes: Tensor
-    base_prototypes: Tensor
-    class_weights: Tensor
-    related: Tensor
-    base_examples: Tensor
-    base_labels: Tensor
-    weights: Tensor
+    novel_examples: Tensor  # (N, K, D)
+    novel_prototypes: Tensor  # (N, D), the means of those shots
+    base_classes: Tensor  # (C,), indices of the episode's base classes in the bank
+    base_prototypes: Tensor  # (C, D)
+    class_weights: Tensor  # (N, C), α(y_b, y_n), divided by #R where the paper is read literally
+    related: Tensor  # (N, C), R: which base classes each novel class is paired with
+    base_examples: Tensor  # (N, M, D), or (1, M, D) where all novel classes share them
+    base_labels: Tensor  # (N, M) or (1, M), indices into `base_classes`
+    weights: Tensor  # (N, M), of each pair in the losses
 
 
 @dataclass(frozen=True)
@@ -57,10 +44,10 @@ class PairPlan:
     neighborhood : gives α and R
     examples : M, base examples for each novel class
     pairing : ``"all"`` translates the same M examples to every novel class, as the paper reads literally;
-        ``"drawn"`` draws M of its own for each
+        ``"drawn"`` draws M for each of them
     base_draw : draw the base class by ``"similarity"`` α, or ``"uniform"`` over R (over the union of the
         R of all novel classes where they share the examples)
-    loss_weights : ``"normalized"`` weighs so that a novel class's pairs count α; ``"literal"`` α / #R
+    loss_weights : ``"normalized"`` gives a novel class's pairs the weight α, ``"literal"`` α / #R
     """
 
     neighborhood: Neighborhood
@@ -81,14 +68,14 @@ class PairPlan:
             )
 
     def draw_distribution(self, similarity: Tensor, related: Tensor) -> Tensor:
-        """Give q, the probabilities that base classes are drawn with: (N, C), or (1, C) where shared."""
+        """Return q, the probabilities of base classes: (N, C), or (1, C) where shared."""
         if self.base_draw == "similarity":
             return similarity
         lending = related.any(0, keepdim=True) if self.pairing == "all" else related
         return lending / lending.sum(-1, keepdim=True)
 
     def class_weights(self, similarity: Tensor, related: Tensor) -> Tensor:
-        """Give the weights (N, C) of class pairs that the losses are expectations under."""
+        """Return the weights (N, C) of class pairs in the expectations of the losses."""
         # NOTE[paper]: the printed losses weigh uniform draws over R with α alone, which makes the synthetic
         # terms #R times smaller than the real ones; "literal" keeps that factor.
         if self.loss_weights == "literal":
@@ -120,7 +107,7 @@ class PairPlan:
 
 
 class EpisodeSampler(Protocol):
-    """Whatever can draw the next episode."""
+    """Draws episodes."""
 
     def draw(self, generator: torch.Generator) -> Episode:
         """Draw one episode."""
@@ -132,22 +119,13 @@ class EpisodeSampler(Protocol):
 
 @dataclass(frozen=True)
 class EpisodicSampler:
-    """Meta-training: in every episode some base classes play the novel ones, the rest stay base.
-
-    Attributes
-    ----------
-    base : the base classes
-    plan : how pairs are drawn
-    novel_classes : N_b, meta-novel classes in an episode
-    shots : K_b, examples of each
-    classes : which of the base classes are there, by index; all by default
-    """
+    """Meta-training: in every episode some base classes play the novel ones, the rest stay base."""
 
     base: ClassBank
     plan: PairPlan
-    novel_classes: int
-    shots: int
-    classes: Tensor | None = None
+    novel_classes: int  # N_b, meta-novel classes in an episode
+    shots: int  # K_b, examples of each
+    classes: Tensor | None = None  # indices of the base classes to use; all by default
 
     def draw(self, generator: torch.Generator) -> Episode:
         """Draw the classes, then the shots, then the pairs."""
@@ -177,7 +155,7 @@ class DirectSampler:
     shots: int
 
     def draw(self, generator: torch.Generator) -> Episode:
-        """Draw shots of (a share of) the novel classes, then the pairs; all base classes are there always."""
+        """Draw shots of (some of) the novel classes, then the pairs with all base classes."""
         device = self.base.device
         order = torch.rand(self.novel.n_classes, generator=generator, device=device).argsort()
         shots = self.novel.draw_distinct(order[: self.novel_classes], self.shots, generator)

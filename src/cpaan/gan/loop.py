@@ -6,41 +6,41 @@ from typing import Any, Protocol, runtime_checkable
 
 import torch
 
-from cpaan.gan.cuda_graph import Captured, DrawnAhead
+from cpaan.gan.cuda_graph import CudaGraph, DrawnAhead
 from cpaan.gan.episodes import EpisodeSampler
 from cpaan.gan.networks import Networks
 from cpaan.gan.objective import TrainingStep
-from cpaan.gan.run import Guard, TrainingRun
+from cpaan.gan.run import NanRecovery, TrainingRun
 from cpaan.math.ky_fan_cuda import fast_products, is_recent_gpu
 from cpaan.threads import of_layers, threads_for
 from cpaan.training.checkpoints import Stopped, heard_signals
 from cpaan.training.progress import LOGGINGS, History, Progress, learning_rate_at
 
-# By a name that torch has documented and its types do not know.
+# Documented by torch, but missing from its types.
 _LINEAR_ALGEBRA_ERROR: type[Exception] = vars(torch.linalg)["LinAlgError"]
 
 
 @dataclass(frozen=True)
 class TrainingEvent(Progress):
-    """A logging step of a training of adversarial networks.
+    """A logging step of the training of adversarial networks.
 
     Attributes
     ----------
-    episode, episodes : how many are done, and how many there are to be
+    episode, episodes : number done, and in total
     losses : mean of every loss term since the last logging step
-    run : the training itself
+    run : the training run
     """
 
     run: TrainingRun = field(repr=False, compare=False)
 
     @property
     def ended(self) -> bool:
-        """Whether it is the last logging step, as far as the callbacks before have decided."""
+        """Whether it is the last logging step, as far as earlier callbacks have decided."""
         return super().ended or self.run.stopping
 
     @property
     def first(self) -> bool:
-        """Whether it is the first logging step of its training."""
+        """Whether it is the first logging step of the run."""
         return self.episode == self.run.history.episodes[0]
 
 
@@ -49,23 +49,18 @@ Callback = Callable[[TrainingEvent], None]
 
 @runtime_checkable
 class Saver(Protocol):
-    """A callback that saves a training, and from which one can go on.
+    """A callback that saves a training run and can resume it."""
 
-    Attributes
-    ----------
-    stop_on_signals : whether SIGINT and SIGTERM end training after the episode, when all is saved
-    """
-
-    stop_on_signals: bool
+    stop_on_signals: bool  # whether SIGINT and SIGTERM end training after the episode, once it is saved
 
     def __call__(self, event: TrainingEvent) -> None:
-        """Save where it is time to."""
+        """Save if it is time to."""
 
     def begin(self, run: TrainingRun) -> None:
-        """Make ready before the first episode, or restore the training that is to go on."""
+        """Prepare for the first episode, or restore the run to resume."""
 
     def save(self, run: TrainingRun) -> None:
-        """Save now, between logging steps too."""
+        """Save now, possibly between logging steps."""
 
 
 def train(
@@ -82,11 +77,10 @@ def train(
     ----------
     step : holds the networks, which are trained in place
     sampler : draws the episodes
-    generator : decides every random draw
-    callbacks : called one after the other at every logging step, those that save last, and never between, so that a GPU
-        need not wait
-    score : gives the score of networks on classes that are not trained on, for callbacks that ask for it
-    plan : gives what must be the same for a training to go on from what was saved
+    generator : source of every random draw
+    callbacks : called at every logging step, those that save last, and never between: a GPU need not wait
+    score : scores networks on classes that are not trained on, for callbacks that ask for it
+    plan : returns what must be the same for a training to resume from a checkpoint
 
     Raises
     ------
@@ -102,19 +96,18 @@ def train(
     ordered: list[Callback] = sorted(callbacks, key=lambda callback: isinstance(callback, Saver))
     for saver in savers:
         saver.begin(run)
+    nan_recovery = NanRecovery(run)
     every = max(1, recipe.episodes // LOGGINGS)
-    guard, rate = Guard(run), None
     signals = heard_signals(any(saver.stop_on_signals for saver in savers))
     with threads_for(episode_multiplications(step)), fast_products(), signals as asked:
         while run.episode < recipe.episodes and not run.stopping:
-            wanted = learning_rate_at(run.episode, recipe.learning_rate, recipe.halve_every) * 0.5**run.slowed
-            if wanted != rate:
-                rate = wanted
-                step.learning_rate.fill_(rate)
+            step.set_learning_rate(
+                learning_rate_at(run.episode, recipe.learning_rate, recipe.halve_every) * 0.5**run.slowed
+            )
             failed = _fails(next_episode)
             run.episode += 1
             due = run.episode % every == 0 or run.episode == recipe.episodes
-            if (due or failed) and guard.passes(failed=failed):
+            if (due or failed) and nan_recovery.passes(failed=failed):
                 event = TrainingEvent(run.episode, recipe.episodes, run.history.log(run.episode), run)
                 for callback in ordered:
                     callback(event)
@@ -127,14 +120,14 @@ def train(
 
 
 def episode_multiplications(step: TrainingStep) -> float:
-    """Count those of an episode's largest layer; pairs are as many as examples, or every one with every class."""
+    """Count the multiplications of an episode's largest layer: one row a pair."""
     recipe = step.recipe
     rows = recipe.batch_size * (1 if recipe.pairing == "drawn" else recipe.novel_per_episode)
     return of_layers(rows, step.trained.parameters())
 
 
 def _fails(next_episode: Callable[[], None]) -> bool:
-    """Train on an episode, and tell whether that was broken off."""
+    """Train on an episode; whether a decomposition failed."""
     try:
         next_episode()
     except _LINEAR_ALGEBRA_ERROR:  # on a CPU, decompositions refuse what is not finite
@@ -143,11 +136,11 @@ def _fails(next_episode: Callable[[], None]) -> bool:
 
 
 def _episode_taker(run: TrainingRun, sampler: EpisodeSampler) -> Callable[[], None]:
-    """Give what trains on the next episode."""
+    """Return a function that trains on the next episode: on a recent GPU, a captured graph."""
     if is_recent_gpu(run.generator.device) and not sampler.waits:
         ahead = DrawnAhead(run.step, sampler, run.generator, run.history)
         run.pending = ahead.pending()
-        return Captured(ahead, run.generator)
+        return CudaGraph(ahead, run.generator)
 
     def take_step() -> None:
         run.history.add(run.step(sampler.draw(run.generator), run.generator))

@@ -1,19 +1,13 @@
-"""The networks of one variant, built together.
+"""Generators, discriminators and noise of a variant.
 
-A layer, leaky_relu(W x + b), with as few passes over its values as a GPU needs.
+Generators translate an example of a source class into a target class, both given by their prototypes. Discriminators
+say which of the given classes an example belongs to, or that it is synthetic.
 
-Discriminators: which of the given classes an example is of, or whether it is made up.
-
-The noise that is fed to the base generator.
-
-Gaussian mixture after Gurumurthy, Sarvadevabhatla and Babu, *DeLiGAN: Generative adversarial networks for diverse
-and limited data*, CVPR 2017.
-
-Generators: translate an example of a source class into a target class, both given by their prototypes.
+Reference for the Gaussian mixture: S. Gurumurthy, R. K. Sarvadevabhatla and R. V. Babu, "DeLiGAN: Generative
+adversarial networks for diverse and limited data", CVPR 2017.
 """
 
 from dataclasses import dataclass
-from types import ModuleType
 from typing import Any, NamedTuple
 
 import torch
@@ -26,21 +20,10 @@ from cpaan.training.weights import initial_weights
 
 
 def dense(values: Tensor, weight: Tensor, bias: Tensor, negative_slope: float = 1.0) -> Tensor:
-    """Give leaky_relu(W x + b); a slope of 1 leaves the activation out.
-
-    Parameters
-    ----------
-    values : Tensor of shape (…, inputs); converted to the precision of the weights
-    weight : Tensor of shape (outputs, inputs)
-    bias : Tensor of shape (outputs,)
-    negative_slope : of the leaky ReLU
-
-    >>> dense(torch.tensor([[1.0, 2.0]]), torch.tensor([[1.0, 0.0], [0.0, -1.0]]), torch.zeros(2), 0.5)
-    tensor([[ 1., -1.]])
-    """
+    """Compute leaky_relu(W x + b) in the precision of the weights; a slope of 1 leaves the activation out."""
     values = values.to(weight.dtype)
-    fuses = values.is_cuda and not torch.compiler.is_compiling() and _kernels(values.device) is not None
-    if fuses and values.numel():  # a kernel cannot be started for nothing
+    fuses = values.is_cuda and not torch.compiler.is_compiling() and find_kernels(values.device) is not None
+    if fuses and values.numel():  # a kernel cannot be started without rows
         fused: Tensor = _Dense.apply(values, weight, bias, negative_slope)  # type: ignore[no-untyped-call]
         return fused
     flat = values.reshape(-1, values.shape[-1])  # in place on a view, as of more dimensions, would mean copies
@@ -51,13 +34,13 @@ def dense(values: Tensor, weight: Tensor, bias: Tensor, negative_slope: float = 
 
 
 class _Dense(torch.autograd.Function):
-    """What follows the products, forward and backward, in one pass each."""
+    """A layer on a GPU: what follows the matrix products takes one pass over the values, forward and backward."""
 
     @staticmethod
     def forward(ctx: Any, values: Tensor, weight: Tensor, bias: Tensor, negative_slope: float) -> Tensor:
         flat = values.reshape(-1, values.shape[-1])
         found = flat @ weight.T
-        kernels = _kernels(values.device)
+        kernels = find_kernels(values.device)
         assert kernels is not None
         kernels.activate(found, bias, negative_slope)
         ctx.save_for_backward(flat, weight, found)
@@ -68,7 +51,7 @@ class _Dense(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None, None]:
         flat, weight, found = ctx.saved_tensors
-        kernels = _kernels(flat.device)
+        kernels = find_kernels(flat.device)
         assert kernels is not None
         gradient = grad_output.reshape(found.shape).contiguous()
         wanted = ctx.needs_input_grad
@@ -78,15 +61,11 @@ class _Dense(torch.autograd.Function):
         return of_values, of_weight, of_bias, None
 
 
-def _kernels(device: torch.device) -> ModuleType | None:
-    return find_kernels(device)
-
-
 class Discriminator(nn.Module):
     """D(y | x) over the target classes and one more, "fake".
 
     The logit of a class is the product of the last hidden layer with a learned projection of the class's
-    prototype, so the classes may change from episode to episode and need never have been seen.
+    prototype, so classes may change from episode to episode and may be unseen.
 
     Parameters
     ----------
@@ -112,7 +91,7 @@ class Discriminator(nn.Module):
         self.of_fake = nn.Linear(width, 1)
 
     def forward(self, examples: Tensor, prototypes: Tensor) -> Tensor:
-        """Give log-probabilities of shape (…, classes + 1); the last column is "fake"."""
+        """Compute log-probabilities of shape (…, classes + 1); the last column is "fake"."""
         examples, prototypes = (features.to(self.input.weight.dtype) for features in (examples, prototypes))
         if self.gain != 1:
             examples, prototypes = examples * self.gain, prototypes * self.gain
@@ -120,14 +99,14 @@ class Discriminator(nn.Module):
         hidden = dense(hidden, self.hidden.weight, self.hidden.bias, self.negative_slope)
         # As in attention: a product of two vectors of unit entries grows with the root of their length.
         weights = self.of_prototype(prototypes) * self.of_prototype.out_features**-0.5
-        # The class weights and that of "fake" as one matrix: one product, and nothing to put together behind it.
+        # One product: the weights of the classes and of "fake" form one matrix.
         bias = torch.cat([weights.new_zeros(weights.shape[-2]), self.of_fake.bias])
         logits = linear(hidden, torch.cat([weights, self.of_fake.weight], dim=-2), bias)
         return log_softmax(logits.float(), dim=-1)
 
 
 class Draw(NamedTuple):
-    """What is random in a batch of noise; the same draw gives the same noise, as far as μ and σ are the same."""
+    """The random part of a batch of noise: a function of it and of μ and σ alone."""
 
     epsilon: Tensor  # (…, Z), ε ~ N(0, I)
     component: Tensor | None  # (…, C), one-hot
@@ -144,7 +123,7 @@ class GaussianNoise(nn.Module):
     def __init__(self, dimension: int) -> None:
         super().__init__()
         self.dimension = dimension
-        # Carries the device, which an empty module does not know.
+        # Carries the device, which a module without parameters does not know.
         self.register_buffer("origin", torch.zeros(dimension), persistent=False)
 
     origin: Tensor
@@ -154,7 +133,7 @@ class GaussianNoise(nn.Module):
         return Draw(torch.randn((*shape, self.dimension), generator=generator, device=self.origin.device), None)
 
     def forward(self, draw: Draw) -> Tensor:
-        """Give the noise vectors of a draw."""
+        """Compute the noise vectors of a draw."""
         return draw.epsilon
 
 
@@ -183,7 +162,7 @@ class MixtureNoise(nn.Module):
         return Draw(epsilon, (chosen == components).to(epsilon.dtype))
 
     def forward(self, draw: Draw) -> Tensor:
-        """Give the noise vectors of a draw."""
+        """Compute the noise vectors of a draw."""
         # Products with one-hot rows: the derivative of indexing would sort its indices.
         assert draw.component is not None
         component, epsilon = (part.to(self.mu.dtype) for part in (draw.component, draw.epsilon))
@@ -192,7 +171,7 @@ class MixtureNoise(nn.Module):
 
 
 class Condition(NamedTuple):
-    """What a translation has in common with others between the same classes and with the same noise."""
+    """The part of a translation that depends on its classes and noise alone."""
 
     hidden: Tensor  # what the prototypes and the noise add to the first hidden layer
     shift: Tensor | None  # l_target − l_source, where the generator is residual
@@ -202,9 +181,8 @@ class Generator(nn.Module):
     """G(y_target; x, y_source[, z]): a three-layer MLP on an example, two prototypes and noise.
 
     Inputs broadcast against each other in their leading dimensions. The first layer is linear in each input, so it is
-    applied to each of them as it comes and only its outputs are broadcast: a table of N target classes × M examples
-    costs N + M first-layer products instead of N · M. What depends on the classes alone, a `Condition`, can be kept
-    for the way back of a cycle.
+    applied before broadcasting: a table of N target classes × M examples costs N + M first-layer products instead of
+    N · M. The `Condition`, which depends on the classes alone, can be reused for the way back of a cycle.
 
     Parameters
     ----------
@@ -217,10 +195,8 @@ class Generator(nn.Module):
         whatever the units of the features; 1 is the paper's
     negative_slope : of the leaky ReLUs
 
-    Layers compute in the precision of their weights, whatever that of the features is. It is an ordinary module: it
-    works in eval mode on plain tensors, passes gradients to its inputs, and can be compiled and exported by torch.
-    The generator of a trained model takes and gives features in the model's units; `PortableGenerator` is the one for
-    features as they are.
+    Layers compute in the precision of their weights. The generator of a trained model takes and returns features in the
+    model's units; `PortableGenerator` takes those of the user. It can be compiled and exported by torch.
 
     >>> import torch
     >>> generator = Generator(dimension=2, width=8, residual=True)
@@ -268,18 +244,18 @@ class Generator(nn.Module):
         return self.translate(example, self.condition(source, target, noise))
 
     def condition(self, source: Tensor, target: Tensor, noise: Tensor | None = None) -> Condition:
-        """Do once what several translations between the same classes share."""
+        """Compute once what several translations between the same classes share."""
         hidden = self.from_source(source) + self.to_target(target)
         if noise is not None and self.of_noise is not None:
             hidden = hidden + linear(noise.to(self.of_noise.dtype), self.of_noise)
         return Condition(hidden, target - source if self.residual else None)
 
     def from_source(self, source: Tensor) -> Tensor:
-        """Give what source classes add to the first hidden layer."""
+        """Compute the contribution of source classes to the first hidden layer."""
         return linear(self._gained(source), self.of_source)
 
     def to_target(self, target: Tensor) -> Tensor:
-        """Give what target classes add to the first hidden layer."""
+        """Compute the contribution of target classes to the first hidden layer."""
         return linear(self._gained(target), self.of_target, self.bias)
 
     def translate(self, example: Tensor, condition: Condition) -> Tensor:
@@ -299,36 +275,20 @@ class Generator(nn.Module):
 
 @dataclass(frozen=True)
 class Architecture:
-    """Every number that the networks are built from.
+    """Every number that the networks are built from; see `Generator`."""
 
-    Attributes
-    ----------
-    dimension : feature dimension D
-    width : of hidden layers
-    noise_dimension : Z
-    noise_components : C of the Gaussian mixture; 0 for a plain Gaussian
-    cycle : whether there are networks of the way back, G_b and D_b
-    residual, gain, negative_slope : see `Generator`
-    """
-
-    dimension: int
+    dimension: int  # D
     width: int
-    noise_dimension: int
-    noise_components: int
-    cycle: bool
+    noise_dimension: int  # Z
+    noise_components: int  # C of the Gaussian mixture; 0 for a plain Gaussian
+    cycle: bool  # whether there are networks of the way back, G_b and D_b
     residual: bool
     gain: float
     negative_slope: float
 
 
 class Networks(nn.Module):
-    """G_n and D_n, and where the variant has a cycle also G_b, D_b and the noise.
-
-    >>> shape = Architecture(2, 8, 4, 0, cycle=False, residual=False, gain=1.0, negative_slope=0.1)
-    >>> networks = Networks(shape)
-    >>> networks.base_generator is None
-    True
-    """
+    """G_n and D_n, and for a variant with a cycle also G_b, D_b and the noise."""
 
     def __init__(self, architecture: Architecture) -> None:
         super().__init__()
@@ -375,6 +335,6 @@ def _discriminator(a: Architecture) -> Discriminator:
 
 
 def build_networks(architecture: Architecture, seed: int) -> Networks:
-    """Build networks whose initial weights depend on the seed alone; the global random state is kept."""
+    """Build networks whose initial weights depend on the seed alone; the global random state is restored."""
     with initial_weights(seed):
         return Networks(architecture)

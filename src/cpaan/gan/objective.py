@@ -1,8 +1,6 @@
-"""One training step: the discriminators' update, then the generators'.
+"""The paper's four variants, and one training step: the discriminators' update, then the generators'.
 
 Nothing here looks at a value on the host and every shape is fixed, so the whole step can be captured as one graph.
-
-The paper's four variants: which terms the loss has and where the noise comes from.
 """
 
 import copy
@@ -12,30 +10,23 @@ import torch
 from torch import Tensor
 
 from cpaan.errors import InputError
-from cpaan.gan.cuda_streams import Lanes
+from cpaan.gan.cuda_streams import CudaStreams
 from cpaan.gan.episodes import Episode
 from cpaan.gan.networks import Condition, Discriminator, Draw, Networks
-from cpaan.gan.optimizer import Player
+from cpaan.gan.optimizer import Optimizer
 from cpaan.gan.recipe import Recipe
 from cpaan.math.losses import covariance_loss, cycle_loss, fake_loss, fooling_loss, heaviest_pairs, real_loss
+from cpaan.training.weights import part_of
 
 
 @dataclass(frozen=True)
 class Variant:
-    """What sets one of the paper's networks apart.
+    """Terms of the loss and source of the noise of one of the paper's networks."""
 
-    Attributes
-    ----------
-    cycle : there is a way back, with a game and a cycle-consistency term of its own
-    mixture_noise : the noise of the way back is a trained Gaussian mixture
-    covariance : the covariance of the related base classes is preserved
-    title : how the paper writes its name
-    """
-
-    cycle: bool = False
-    mixture_noise: bool = False
-    covariance: bool = False
-    title: str = ""
+    cycle: bool = False  # translate back as well, with another game and cycle consistency
+    mixture_noise: bool = False  # the noise of the way back is a trained Gaussian mixture
+    covariance: bool = False  # preserve the covariance of related base classes
+    title: str = ""  # as the paper writes its name
 
 
 VARIANTS = {
@@ -47,18 +38,14 @@ VARIANTS = {
 
 
 def find_variant(name: str) -> Variant:
-    """Look a variant up by name.
-
-    >>> find_variant("ccov-gan").covariance
-    True
-    """
+    """Look a variant up by name."""
     if name not in VARIANTS:
         raise InputError(f"unknown variant {name!r}; choose one of {', '.join(VARIANTS)}")
     return VARIANTS[name]
 
 
 Losses = dict[str, Tensor]
-WAY_BACK, COVARIANCE, CYCLES = range(3)  # lanes
+WAY_BACK, COVARIANCE, CYCLES = range(3)  # CUDA streams
 NETWORKS = "networks."
 
 
@@ -76,16 +63,15 @@ class Pairs:
 
 
 class TrainingStep:
-    """Updates networks on an episode and tells the loss terms.
+    """Updates networks on an episode and returns the loss terms.
 
     Parameters
     ----------
     networks : trained in place
-    variant, recipe : which terms count, and how much
+    variant, recipe : terms of the loss, and their weights
     base_factors : Tensor of shape (base classes of the bank, r, D)
-        Factors of the base covariances; only looked at where the variant preserves covariance.
-    precision : of the networks' layers while they train; the weights themselves, losses and covariances are kept in
-        single precision
+        Factors of the base covariances, for a variant that preserves covariance.
+    precision : of the layers while they train; weights, losses and covariances stay in single precision
     """
 
     def __init__(
@@ -100,31 +86,38 @@ class TrainingStep:
         self.trained = networks
         self.networks = networks if precision == torch.float32 else copy.deepcopy(networks).to(precision)
         # A tensor on the device, because a captured graph would keep a number as it was.
+        self._rate: float | None = None
         self.learning_rate = torch.tensor(recipe.learning_rate, device=base_factors.device)
         self.discriminators, self.generators = (
-            Player(kept(networks), kept(self.networks), self.learning_rate, recipe.momentum)
+            Optimizer(kept(networks), kept(self.networks), self.learning_rate, recipe.momentum)
             for kept in (Networks.discriminator_parameters, Networks.generator_parameters)
         )
-        self.lanes = Lanes(base_factors.device, 3)
+        self.streams = CudaStreams(base_factors.device, 3)
+
+    def set_learning_rate(self, rate: float) -> None:
+        """Change the learning rate from the next step on."""
+        if rate != self._rate:
+            self._rate = rate
+            self.learning_rate.fill_(rate)
 
     def __call__(self, episode: Episode, generator: torch.Generator) -> Losses:
-        """Train on one episode; gives the loss terms, detached."""
+        """Train on one episode; returns the loss terms, detached."""
         return self.train_on(episode, self.draw_noise(episode, generator))
 
     def state(self) -> dict[str, Tensor]:
-        """Give every tensor that the next step depends on, as it is and not copied."""
+        """Return every tensor that the next step depends on, without copies."""
         tensors = {f"{NETWORKS}{name}": value for name, value in self.trained.state_dict().items()}
-        for side, player in self._players():
-            tensors |= {f"{side}{name}": value for name, value in player.state().items()}
+        for side, optimizer in self._optimizers():
+            tensors |= {f"{side}{name}": value for name, value in optimizer.state().items()}
         return tensors
 
     def restore(self, tensors: dict[str, Tensor]) -> None:
-        """Go back to a state."""
+        """Restore a state."""
         self.trained.load_state_dict(part_of(tensors, NETWORKS))
-        for side, player in self._players():
-            player.restore(part_of(tensors, side))
+        for side, optimizer in self._optimizers():
+            optimizer.restore(part_of(tensors, side))
 
-    def _players(self) -> tuple[tuple[str, Player], ...]:
+    def _optimizers(self) -> tuple[tuple[str, Optimizer], ...]:
         return ("discriminators.", self.discriminators), ("generators.", self.generators)
 
     def draw_noise(self, episode: Episode, generator: torch.Generator) -> Draw | None:
@@ -133,14 +126,14 @@ class TrainingStep:
         return None if noise is None else noise.draw(tuple(episode.weights.shape), generator)
 
     def train_on(self, episode: Episode, noise: Draw | None) -> Losses:
-        """Train on one episode with given noise; nothing is random any more."""
+        """Train on one episode with given noise; nothing else is random."""
         pairs = self.translate(episode, noise)
-        # What does not ask the discriminators goes on beside their update.
+        # Terms without discriminators are computed during the update of these.
         ahead = self.cycle_losses(episode, pairs) | self.covariance_losses(episode, pairs)
         losses = self.discriminator_losses(episode, pairs)
         self.discriminators.update(sum_of(losses))
         generator_losses = self.adversarial_losses(episode, pairs) | ahead
-        self.lanes.join(CYCLES, COVARIANCE)
+        self.streams.join(CYCLES, COVARIANCE)
         self.generators.update(sum_of(self._weighted(generator_losses)))
         return {name: loss.detach() for name, loss in (losses | generator_losses).items()}
 
@@ -148,29 +141,29 @@ class TrainingStep:
         """Translate every pair of the episode, in both directions where the variant has two."""
         n, k, _ = episode.novel_examples.shape
         m = episode.base_labels.shape[1]
-        # Every shot starts as many ways back as the next; base examples are in random order already.
+        # Every shot starts equally many ways back; base examples are in random order already.
         novel = episode.novel_examples[:, torch.arange(m, device=episode.weights.device) % k]
         novel_prototype = episode.novel_prototypes.unsqueeze(1)
         base_prototype = episode.base_prototypes[episode.base_labels]
         networks = self.networks
         noise = to_base = way_back = None
         if networks.base_generator is not None and networks.noise is not None and draw is not None:
-            with self.lanes.beside(WAY_BACK):
+            with self.streams.beside(WAY_BACK):
                 # NOTE[paper]: the way back takes the same (y_n, y_b) pairs, with the same weights.
                 noise = networks.noise(draw)
                 way_back = networks.base_generator.condition(novel_prototype, base_prototype, noise)
                 to_base = networks.base_generator.translate(novel, way_back)
         way_there = networks.novel_generator.condition(base_prototype, novel_prototype)
         to_novel = networks.novel_generator.translate(episode.base_examples, way_there)
-        self.lanes.join(WAY_BACK)
+        self.streams.join(WAY_BACK)
         label = torch.arange(n, device=novel.device).unsqueeze(1)
         return Pairs(novel, label, to_novel, way_there, noise, to_base, way_back)
 
     def discriminator_losses(self, episode: Episode, pairs: Pairs) -> Losses:
-        """Give the real and the fake terms of both games, with the translations held fixed."""
+        """Compute the real and the fake terms of both games, with the translations held fixed."""
         networks, of_base = self.networks, Losses()
         if networks.base_discriminator is not None and pairs.to_base is not None:
-            with self.lanes.beside(WAY_BACK):
+            with self.streams.beside(WAY_BACK):
                 made = pairs.to_base.detach()
                 real, fake = judge(networks.base_discriminator, episode.base_examples, made, episode.base_prototypes)
                 of_base["discriminator_base_real"] = real_loss(real, episode.base_labels)
@@ -181,27 +174,27 @@ class TrainingStep:
             "discriminator_novel_real": real_loss(real, pairs.novel_label),
             "discriminator_novel_fake": fake_loss(fake, episode.weights),
         }
-        self.lanes.join(WAY_BACK)
+        self.streams.join(WAY_BACK)
         return of_novel | of_base
 
     def adversarial_losses(self, episode: Episode, pairs: Pairs) -> Losses:
-        """Give what the generators pay for translations that are not taken for real."""
+        """Compute what the generators pay for translations that are not taken for real."""
         networks, weights, of_base = self.networks, episode.weights, Losses()
         if networks.base_discriminator is not None and pairs.to_base is not None:
-            with self.lanes.beside(WAY_BACK):
+            with self.streams.beside(WAY_BACK):
                 believed = networks.base_discriminator(pairs.to_base, episode.base_prototypes)
                 of_base["adversarial_base"] = fooling_loss(believed, episode.base_labels, weights)
         believed = networks.novel_discriminator(pairs.to_novel, episode.novel_prototypes)
         of_novel = {"adversarial_novel": fooling_loss(believed, pairs.novel_label, weights)}
-        self.lanes.join(WAY_BACK)
+        self.streams.join(WAY_BACK)
         return of_novel | of_base
 
     def cycle_losses(self, episode: Episode, pairs: Pairs) -> Losses:
-        """Give the cycles' terms, where the variant has any, on a lane that is yet to join; each before its λ."""
+        """Compute the cycle terms, if any, before their λ, on a stream that has yet to join."""
         networks, weights = self.networks, episode.weights
         if networks.base_generator is None or pairs.to_base is None or pairs.way_back is None:
             return {}
-        with self.lanes.beside(CYCLES):
+        with self.streams.beside(CYCLES):
             base_again = networks.base_generator.translate(pairs.to_novel, pairs.way_back)
             novel_again = networks.novel_generator.translate(pairs.to_base, pairs.way_there)
             return {
@@ -210,10 +203,10 @@ class TrainingStep:
             }
 
     def covariance_losses(self, episode: Episode, pairs: Pairs) -> Losses:
-        """Give the covariance's term, where the variant has it, on a lane that is yet to join; before its λ."""
+        """Compute the covariance term, if any, before its λ, on a stream that has yet to join."""
         if not self.variant.covariance:
             return {}
-        with self.lanes.beside(COVARIANCE):
+        with self.streams.beside(COVARIANCE):
             return {"covariance": self._covariance_loss(episode, pairs)}
 
     def _covariance_loss(self, episode: Episode, pairs: Pairs) -> Tensor:
@@ -231,17 +224,16 @@ class TrainingStep:
         return covariance_loss(made, counted.to(made.dtype), factors, weights, self.recipe.ky_fan_rank)
 
     def _weighted(self, losses: Losses) -> Losses:
-        adversarial, cycle = self.recipe.adversarial_weight, self.recipe.cycle_weight
-        factors = {
-            **{"adversarial_novel": adversarial, "adversarial_base": adversarial},
-            **{"cycle_base": cycle, "cycle_novel": cycle, "covariance": self.recipe.covariance_weight},
-        }
-        changed = {name: factor for name, factor in factors.items() if name in losses and factor != 1}
-        return losses | {name: factor * losses[name] for name, factor in changed.items()}
+        """Multiply every term by the λ of its kind: adversarial, cycle or covariance."""
+        recipe = self.recipe
+        kinds = {"adversarial": recipe.adversarial_weight, "cycle": recipe.cycle_weight}
+        kinds["covariance"] = recipe.covariance_weight
+        factors = {name: kinds.get(name.partition("_")[0], 1) for name in losses}
+        return {name: loss if factors[name] == 1 else factors[name] * loss for name, loss in losses.items()}
 
 
 def judge(discriminator: Discriminator, real: Tensor, made: Tensor, prototypes: Tensor) -> tuple[Tensor, Tensor]:
-    """Give log-probabilities of real and of made examples, both (…, …, D), from one pass over all of them."""
+    """Compute log-probabilities of real and of made examples, both (…, …, D), in one pass."""
     rows = [real.flatten(0, 1), made.flatten(0, 1)]
     of_real, of_made = discriminator(torch.cat(rows), prototypes).split([len(part) for part in rows])
     return of_real.unflatten(0, real.shape[:2]), of_made.unflatten(0, made.shape[:2])
@@ -250,8 +242,3 @@ def judge(discriminator: Discriminator, real: Tensor, made: Tensor, prototypes: 
 def sum_of(losses: Losses) -> Tensor:
     """Add the terms of a loss."""
     return torch.stack([*losses.values()]).sum()
-
-
-def part_of(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    """Give the tensors whose names begin with a prefix, without it."""
-    return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}

@@ -4,21 +4,19 @@ import torch
 from torch import Tensor, nn
 from torch.optim.adam import adam
 
+from cpaan.training.weights import part_of
+
 SQUARES_KEPT, EPSILON = 0.999, 1e-8  # Adam's β₂ and ε
 
 
-class Player:
-    """Parameters that are trained together by Adam.
+class Optimizer:
+    """Adam for the networks of one side: their parameters in single precision, and the working copies that losses use.
+
+    Working parameters are the same, or copies in another precision. The learning rate is a tensor, which may be filled
+    with another rate later; momentum is β₁.
 
     By torch's function and not by its class: the first optimizer of a process loads torch's compiler, which takes
     longer than a small training, and nothing here is compiled.
-
-    Parameters
-    ----------
-    parameters : what is trained, in single precision
-    working : what losses are computed with: the same parameters, or copies of them in another precision
-    learning_rate : a tensor, which may be filled with another rate later
-    momentum : Adam's β₁
     """
 
     def __init__(
@@ -35,7 +33,7 @@ class Player:
                 parameter.grad = gradient
 
     def update(self, loss: Tensor) -> None:
-        """Take one step; the other players' gradients are neither wanted nor computed."""
+        """Take one step; gradients of the other side are not computed."""
         for each in self.working:
             each.grad = None
         loss.backward(inputs=self.working)
@@ -48,15 +46,14 @@ class Player:
             torch._foreach_copy_([*self.working], [*self.parameters])
 
     def state(self) -> dict[str, Tensor]:
-        """Give Adam's memory of every parameter, of which there is none before the first update."""
+        """Return Adam's memory of every parameter; there is none before the first update."""
         return {f"{number}.{name}": v for number, of_one in enumerate(self.memory) for name, v in of_one.items()}
 
     @torch.no_grad()
     def restore(self, tensors: dict[str, Tensor]) -> None:
-        """Go back to a state; parameters must have gone back already. In place, as a captured graph must."""
+        """Restore a state after the parameters; in place, as a captured graph requires."""
         for number, parameter in enumerate(self.parameters):
-            memory, prefix = self.memory[number], f"{number}."
-            saved = {name.removeprefix(prefix): v for name, v in tensors.items() if name.startswith(prefix)}
+            memory, saved = self.memory[number], part_of(tensors, f"{number}.")
             for name, value in saved.items():
                 if name not in memory:
                     memory[name] = torch.empty_like(value, device=self._place(name, parameter))
@@ -95,6 +92,6 @@ class Player:
         )
 
     def _place(self, name: str, parameter: Tensor) -> torch.device:
-        # As Adam has it: the number of steps is counted on the host where nothing on the device asks for it.
+        # As Adam does: steps are counted on the host where nothing on the device reads them.
         counted_aside = name == "step" and parameter.device.type not in ("cpu", "cuda")
         return torch.device("cpu") if counted_aside else parameter.device

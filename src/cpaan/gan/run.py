@@ -1,7 +1,4 @@
-"""A training of adversarial networks under way.
-
-What is done where a training is no longer finite.
-"""
+"""The state of a training run, and how it recovers from losses that are not finite."""
 
 import warnings
 from collections.abc import Callable, Sequence
@@ -12,33 +9,35 @@ from torch import Tensor
 
 from cpaan.errors import InputError
 from cpaan.gan.networks import Networks
-from cpaan.gan.objective import TrainingStep, part_of
+from cpaan.gan.objective import TrainingStep
 from cpaan.training.progress import History
+from cpaan.training.weights import part_of
 
 _KEPT, _PENDING = "kept.", "pending."
+TRIES = 3
 
 
 @runtime_checkable
 class Remembering(Protocol):
-    """A callback whose memory is saved with the training that it looks at."""
+    """A callback whose memory is saved with the training run."""
 
     def state(self) -> dict[str, Any]:
-        """Give what it remembers, as JSON can hold it."""
+        """Return what it remembers, as JSON values."""
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Go on from what `state` gave."""
+        """Restore what `state` returned."""
 
 
 class TrainingRun:
-    """A training of adversarial networks under way, and what callbacks may ask of it.
+    """A training run of adversarial networks, as callbacks see it.
 
     Attributes
     ----------
     step : holds the networks and their optimizers
-    generator : decides every random draw
-    history : of the losses so far
-    episode : how many are done
-    slowed : how often the learning rate was halved because losses were not finite
+    generator : source of every random draw
+    history : losses so far
+    episode : number of episodes done
+    slowed : number of times that the learning rate was halved because losses were not finite
     stopping : whether training ends with this logging step
     """
 
@@ -68,14 +67,14 @@ class TrainingRun:
 
     @property
     def has_score(self) -> bool:
-        """Whether base classes are held out, so that there is a score."""
+        """Whether base classes are held out to compute a score on."""
         return self._score is not None
 
     def score(self) -> float:
-        """Give the accuracy, in percent, on base classes held out as if novel; computed once a logging step."""
+        """Return the accuracy, in percent, on base classes held out as if novel; computed once a logging step."""
         if self._score is None:
             raise InputError(
-                "there is no score, because no base classes are held out: ask for some with CPAAN(held_out=0.25), or "
+                "there is no score, because no base classes are held out: hold some out with CPAAN(held_out=0.25), or "
                 "watch a term of the loss; networks that are trained directly on novel classes have no score"
             )
         now = self.history.episodes[-1]
@@ -84,34 +83,34 @@ class TrainingRun:
         return self._scored[1]
 
     def stop(self) -> None:
-        """End training when all callbacks have been called."""
+        """End training after this logging step."""
         self.stopping = True
 
     def keep(self) -> None:
-        """Take the networks as they are now for the result, whatever they learn from now on."""
+        """Make the networks as they are now the result, whatever they learn later."""
         self._kept = {name: value.clone() for name, value in self.networks.state_dict().items()}
 
     def finish(self) -> None:
-        """Take the networks that were kept, if any were."""
+        """Restore the networks that were kept, if any."""
         if self._kept is not None:
             self.networks.load_state_dict(self._kept)
 
     def trouble(self) -> str | None:
-        """Say what is not finite, and since which episode; None where all is well. Waits for the device."""
+        """Describe what is not finite, and since which episode; None where all is well. Waits for the device."""
         found = self.history.first_not_finite()
         since = self.history.episodes[-1] if self.history.episodes else 0
         if found is not None:
             terms, steps = found
             return f"{' and '.join(terms)} {'is' if len(terms) == 1 else 'are'} not finite in episode {since + steps}"
-        # The last update may have spoilt the networks without a loss that tells of it.
-        # By the extremes, which are not finite where any value is not, and take an eighth of the time.
+        # The last update may have spoilt the networks before any loss shows it. The extremes are not finite where any
+        # value is not, and take an eighth of the time.
         extremes = [extreme for value in self.step.state().values() for extreme in torch.aminmax(value)]
         if bool(torch.stack(extremes).isfinite().all()):
             return None
         return f"a weight or its gradient is not finite after one of the episodes {since + 1} to {self.episode}"
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Give all that the training is made of now, as tensors and as what JSON can hold."""
+        """Return the whole state, as tensors and JSON values."""
         tensors = {**self.step.state(), "learning_rate": self.step.learning_rate}
         tensors["random_state"] = self.generator.get_state()
         tensors |= {f"{_PENDING}{number}": value for number, value in enumerate(self.pending)}
@@ -125,7 +124,7 @@ class TrainingRun:
         return tensors, config
 
     def restore(self, tensors: dict[str, Tensor], config: dict[str, Any]) -> None:
-        """Go on from what `state` gave after `config["step"]` episodes."""
+        """Restore what `state` returned after `config["step"]` episodes."""
         self.step.restore(tensors)
         self.generator.set_state(tensors["random_state"])
         for number, value in enumerate(self.pending):
@@ -138,18 +137,11 @@ class TrainingRun:
             callback.restore(state)
 
 
-TRIES = 3
+class NanRecovery:
+    """Returns a run that is not finite to its last good logging step, and halves the learning rate.
 
-
-class Guard:
-    """Takes a training back to its last good logging step where it is not finite, and on at half the learning rate.
-
-    Random draws go on and are not repeated, so that the next try sees other episodes. Nothing is looked at between
-    logging steps, and all is put back in place, so that a captured graph goes on as well.
-
-    Parameters
-    ----------
-    run : as it is now, which is good
+    Random draws are not repeated: the next try sees other episodes. Nothing is checked between logging steps, and
+    tensors are restored in place, for the sake of a captured graph.
     """
 
     def __init__(self, run: TrainingRun) -> None:
@@ -157,27 +149,20 @@ class Guard:
         self._keep()
 
     def passes(self, *, failed: bool = False) -> bool:
-        """Tell whether the training is finite up to now; where it is not, it has gone back.
+        """Whether the run is finite up to now; where it is not, it has gone back. Raises InputError after a few tries.
 
-        Parameters
-        ----------
-        failed : whether the last episode was broken off because a covariance could not be decomposed
-
-        Raises
-        ------
-        InputError
-            After a few tries.
+        `failed` says that the last episode was interrupted because a covariance could not be decomposed.
         """
         trouble = self.run.trouble()
         if trouble is None and failed:
-            trouble = f"a covariance cannot be decomposed, for it is not finite, in episode {self.run.episode}"
+            trouble = f"a covariance cannot be decomposed, because it is not finite, in episode {self.run.episode}"
         if trouble is None:
             self._keep()
             return True
         if self.run.slowed == TRIES:
             raise InputError(
-                f"training has failed: {trouble}, also with the learning rate halved {TRIES} times; give a smaller "
-                "learning_rate, smaller weights of that loss, or features without extreme values"
+                f"training has failed: {trouble}, even after halving the learning rate {TRIES} times; try a smaller "
+                "learning_rate, a smaller weight of that loss, or features without extreme values"
             )
         self._go_back()
         warnings.warn(

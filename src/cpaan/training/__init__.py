@@ -1,1 +1,1 @@
-"""The training loop, its recipe and its history."""
+"""What all trainings share: banks of examples, devices, weights, progress and checkpoints."""

@@ -1,6 +1,6 @@
-"""Examples laid out class after class, so that a batch of them is drawn by index arithmetic alone.
+"""Examples laid out class after class: batches are drawn by index arithmetic alone.
 
-Examples that stay where they are stored, brought into the model's units when they are drawn.
+Too many examples for memory stay where they are stored, and are converted into the model's units when drawn.
 """
 
 from dataclasses import dataclass, replace
@@ -19,18 +19,7 @@ from cpaan.math.scaling import Scaling
 
 
 class StoredRows:
-    """Features in memory or in a mapped file, given in double precision on the CPU.
-
-    Parameters
-    ----------
-    features : ndarray of shape (n, D)
-        Not copied.
-
-    Examples
-    --------
-    >>> StoredRows(np.eye(2, dtype=np.float16))[torch.tensor([1])]
-    tensor([[0., 1.]], dtype=torch.float64)
-    """
+    """Features (n, D) in memory or in a mapped file, read in double precision on the CPU and never copied whole."""
 
     device = torch.device("cpu")
 
@@ -50,27 +39,12 @@ class StoredRows:
 
 @dataclass(frozen=True)
 class ScaledRows:
-    """Stored examples in the model's units, in single precision.
+    """Stored examples in the model's units, in single precision."""
 
-    Attributes
-    ----------
-    stored : the examples in the user's units
-    scaling : from these to the model's
-    device : where examples are given
-    order : which stored example is the first, the second, …; as they are stored by default
-
-    Examples
-    --------
-    >>> rows = ScaledRows(StoredRows(np.array([[1.0], [2.0]])), Scaling(torch.ones(1), 10.0), torch.device("cpu"))
-    >>> rows[:], rows.in_order(torch.tensor([1, 0]))[:1]
-    (tensor([[ 0.],
-            [10.]]), tensor([[10.]]))
-    """
-
-    stored: StoredRows
+    stored: StoredRows  # in the user's units
     scaling: Scaling
-    device: torch.device
-    order: Tensor | None = None
+    device: torch.device  # of the rows that are read
+    order: Tensor | None = None  # which stored example is the first, the second, …; as they are stored by default
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -84,11 +58,11 @@ class ScaledRows:
         return self.scaling.apply(self.stored[rows]).float().to(self.device)
 
     def in_order(self, order: Tensor) -> "ScaledRows":
-        """Give the same examples in another order, none of which is read."""
+        """Reorder the examples without reading them."""
         return replace(self, order=order.cpu())
 
     def to(self, device: torch.device) -> "ScaledRows":
-        """Give examples on another device from now on."""
+        """Read examples to another device."""
         return replace(self, device=device)
 
     def load(self) -> Tensor:
@@ -101,24 +75,17 @@ class ScaledRows:
 
 @dataclass(frozen=True)
 class ClassBank:
-    """Examples sorted by class, with what a draw needs to find them.
+    """Examples sorted by class.
 
-    Drawing never looks at a value on the host, unless rows are stored there, and always gives the same shapes,
-    whatever the class sizes.
-
-    Attributes
-    ----------
-    rows : Tensor of shape (n, D), the examples of class 0 first; or the same read from where they are stored
-    counts, starts : integer Tensors of shape (classes,)
-    prototypes : Tensor of shape (classes, D)
-    largest : int, the size of the largest class
+    Drawing never looks at a value on the host, unless rows are stored there, and its shapes do not depend on class
+    sizes.
     """
 
-    rows: Tensor | ScaledRows
-    counts: Tensor
-    starts: Tensor
-    prototypes: Tensor
-    largest: int
+    rows: Tensor | ScaledRows  # (n, D), the examples of class 0 first
+    counts: Tensor  # (classes,)
+    starts: Tensor  # (classes,), the first row of each class
+    prototypes: Tensor  # (classes, D)
+    largest: int  # size of the largest class
 
     @classmethod
     def from_examples(cls, features: Tensor | ScaledRows, labels: Tensor, n_classes: int) -> "ClassBank":
@@ -135,22 +102,17 @@ class ClassBank:
 
     def to(self, device: torch.device) -> "ClassBank":
         """Move everything to a device."""
-        return ClassBank(
-            self.rows.to(device),
-            self.counts.to(device),
-            self.starts.to(device),
-            self.prototypes.to(device),
-            self.largest,
-        )
+        counts, starts, means = (part.to(device) for part in (self.counts, self.starts, self.prototypes))
+        return ClassBank(self.rows.to(device), counts, starts, means, self.largest)
 
     @property
     def features(self) -> Tensor:
-        """All examples; those that are stored elsewhere are read into memory."""
+        """All examples, read into memory where they are stored elsewhere."""
         return self.rows[:]
 
     @property
     def device(self) -> torch.device:
-        """Where examples are drawn."""
+        """Device of the examples that are drawn."""
         return self.rows.device
 
     @property
@@ -164,15 +126,14 @@ class ClassBank:
         return len(self.counts)
 
     def of_class(self, label: int) -> Tensor:
-        """Give the examples of one class."""
+        """Return the examples of one class."""
         start = int(self.starts[label])
         return self.rows[start : start + int(self.counts[label])]
 
     def draw_distinct(self, classes: Tensor, number: int, generator: torch.Generator) -> Tensor:
         """Draw examples of each given class without replacement.
 
-        A class with fewer examples gives all of them and then the same again, so that shapes stay fixed.
-        Returns a Tensor of shape (len(classes), number, D).
+        A class with fewer examples repeats them, which keeps shapes fixed: (len(classes), number, D).
         """
         counts = self.counts[classes].unsqueeze(1)
         shape = (len(classes), self.largest)
@@ -186,7 +147,7 @@ class ClassBank:
         """Draw one example, independently and with replacement, for each entry of `classes` (any shape)."""
         uniform = torch.rand(classes.shape, generator=generator, device=self.device)
         counts = self.counts[classes]
-        # A draw of 1, which not every device rules out, would be the first example of the next class.
+        # Not every device excludes a draw of 1, which would be the first example of the next class.
         offsets = (uniform * counts).long().minimum(counts - 1)
         return self.rows[self.starts[classes] + offsets]
 
@@ -214,12 +175,12 @@ def draw_categories(probabilities: Tensor, number: int, generator: torch.Generat
     return drawn.clamp_max(last)
 
 
-# What a GPU may give of its free memory to examples; networks and episodes need the rest.
+# Share of a free GPU memory that examples may take; networks and episodes need the rest.
 SHARE_OF_GPU = 0.4
 
 
 def lay_out(feature_set: FeatureSet, scaling: Scaling | None, device: torch.device) -> ClassBank:
-    """Lay examples out class after class: in memory, or where they are stored if there are too many.
+    """Lay examples out class after class: in memory, or where they are stored if they do not fit.
 
     Without a scaling they keep the user's units and precision, and prototypes are in double precision.
     """

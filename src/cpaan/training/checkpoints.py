@@ -1,9 +1,7 @@
-"""Checkpoints: the state of a training run, from which it can go on.
+"""Checkpoints of a training run, and SIGINT and SIGTERM during training.
 
-Each is a folder of its own, named after the step, with tensors, JSON and checksums. A new one is written beside the
-last, which is removed only after; one that was torn by a crash is recognised, and the one before is taken.
-
-SIGINT and SIGTERM while networks are trained.
+Each checkpoint is a folder named after its step, with tensors, JSON and checksums. A new one is written next to the
+last, which is removed afterwards; one that a crash left incomplete is recognised, and the one before is used.
 """
 
 import hashlib
@@ -25,7 +23,7 @@ from cpaan.errors import InputError
 
 KIND = "checkpoint"
 KEPT = 2
-HEAD = ("format", "format_version", "kind", "sha256")  # what a model's configuration holds beside what is given
+HEAD = ("format", "format_version", "kind", "sha256")  # what `write_model` adds to a configuration
 _CHECKSUM = "checksum"
 _DIGITS = 10
 
@@ -33,7 +31,7 @@ _DIGITS = 10
 def write_checkpoint(folder: Path, step: int, tensors: Mapping[str, Tensor], config: Mapping[str, Any]) -> None:
     """Write the state after so many steps, and remove all but the last two.
 
-    Checkpoints of another run must not be there: begin a run in a folder without any.
+    The folder must not hold checkpoints of another run.
 
     >>> import tempfile, torch
     >>> folder = Path(tempfile.mkdtemp())
@@ -50,13 +48,13 @@ def write_checkpoint(folder: Path, step: int, tensors: Mapping[str, Tensor], con
         shutil.rmtree(path, ignore_errors=True)  # the one before is whole
         raise
     there = list_checkpoints(folder)
-    newer = [other for other in there if int(other.name) > step]  # damaged, or this run would have gone on from them
+    newer = [other for other in there if int(other.name) > step]  # damaged, or this run would have resumed from them
     for old in [*newer, *[other for other in there if other not in newer][KEPT:]]:
         shutil.rmtree(old, ignore_errors=True)
 
 
 def read_checkpoint(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
-    """Read the newest checkpoint that is whole, or give None where there is none."""
+    """Read the newest undamaged checkpoint, if there is one."""
     return next((found for found in map(_read, list_checkpoints(folder)) if found is not None), None)
 
 
@@ -65,7 +63,7 @@ def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
         tensors, config = read_model(path, KIND)
         if config.pop(_CHECKSUM, None) != _checksum({k: v for k, v in config.items() if k not in HEAD}):
             raise InputError(f"{path / CONFIG} is damaged: it does not match its checksum")
-    except (InputError, KeyError) as error:  # a configuration that lost what it must have
+    except (InputError, KeyError) as error:  # a required entry of the configuration is missing
         warnings.warn(f"the checkpoint {path} is passed over: {error}; taking the one before it", stacklevel=2)
         return None
     return tensors, config
@@ -82,14 +80,8 @@ def list_checkpoints(folder: Path) -> list[Path]:
     return sorted((path for path in folder.iterdir() if path.name.isdigit()), reverse=True)
 
 
-class Stopped(Exception):  # noqa: N818 - it is no error
-    """Training was asked to stop, and has written a checkpoint.
-
-    Attributes
-    ----------
-    signal : the number of the signal
-    episode, episodes : how many are done, and how many there are to be
-    """
+class Stopped(Exception):  # noqa: N818 - not an error
+    """Training was asked to stop by a signal, and has written a checkpoint."""
 
     def __init__(self, signal_number: int, episode: int, episodes: int) -> None:
         super().__init__(f"stopped by {signal.Signals(signal_number).name} after episode {episode} of {episodes}")
@@ -97,12 +89,12 @@ class Stopped(Exception):  # noqa: N818 - it is no error
 
 
 class StopSignal:
-    """Which signal asks to stop; None as long as none does."""
+    """The signal that asks to stop, if any."""
 
     number: int | None = None
 
     def hear(self, number: int, _: FrameType | None) -> None:
-        """Note a signal; a second Ctrl+C ends everything at once."""
+        """Note a signal; a second Ctrl+C interrupts at once."""
         if self.number is not None and number == signal.SIGINT:
             raise KeyboardInterrupt
         self.number = number
@@ -110,13 +102,7 @@ class StopSignal:
 
 @contextmanager
 def heard_signals(wanted: bool = True) -> Iterator[StopSignal]:
-    """Note SIGINT and SIGTERM instead of dying of them, where that is wanted and signals can be caught.
-
-    >>> with heard_signals() as asked:
-    ...     signal.raise_signal(signal.SIGTERM)
-    ...     asked.number == signal.SIGTERM
-    True
-    """
+    """Note SIGINT and SIGTERM instead of dying, if wanted and in the main thread, where signals can be caught."""
     asked = StopSignal()
     if not wanted or threading.current_thread() is not threading.main_thread():
         yield asked

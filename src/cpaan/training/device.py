@@ -9,20 +9,10 @@ _NAMES = "give auto, cpu, cuda or mps"
 
 
 def choose_device(name: str) -> torch.device:
-    """Turn ``"auto"`` or the name of a device into a device that torch can use.
+    """Turn the name of a device, or ``"auto"``, into one that torch can use; raise InputError where it cannot.
 
-    Parameters
-    ----------
-    name : {"auto", "cpu", "cuda", "mps"}, or one of several such as "cuda:1"
-        ``"auto"`` takes a GPU that torch can use, or else the CPU.
+    ``"auto"`` takes a GPU that torch can use, or else the CPU.
 
-    Raises
-    ------
-    InputError
-        Where there is no such device, or torch cannot use it here.
-
-    Examples
-    --------
     >>> choose_device("cpu")
     device(type='cpu')
     """
@@ -31,11 +21,11 @@ def choose_device(name: str) -> torch.device:
             return torch.device("cuda")
         return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
     kind = name.partition(":")[0] if isinstance(name, str) else None
-    if kind is None or kind == "meta":  # which computes shapes and no values
+    if kind is None or kind == "meta":  # computes shapes without values
         raise InputError(f"torch cannot use the device {name!r} here; {_NAMES}")
     try:
         device = torch.device(name)
-        # Computed, not only placed: a device that is there may still not know how.
+        # Compute: a device that exists may still lack the operations.
         torch.zeros(1, device=device).add_(1)
     except (RuntimeError, AssertionError, ValueError, NotImplementedError) as error:
         reason = str(error).splitlines()[0]
@@ -57,9 +47,5 @@ def _cure(kind: str) -> str:
 
 
 def layer_precision(device: torch.device) -> torch.dtype:
-    """Give the precision in which layers are best computed while they train.
-
-    >>> layer_precision(torch.device("cpu"))
-    torch.float32
-    """
+    """Return the precision in which layers train fastest."""
     return torch.bfloat16 if is_recent_gpu(device) else torch.float32

@@ -1,7 +1,4 @@
-"""The history of a training run: every loss term at every logging step.
-
-Refusals of wrong numbers, by name.
-"""
+"""Progress and history of a training run, and checks of its numbers."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -14,12 +11,43 @@ from torch import Tensor
 
 from cpaan.errors import InputError
 
+LOGGINGS = 100  # logging steps of a run: enough for a curve, few enough not to slow it
+
+
+@dataclass(frozen=True)
+class Progress:
+    """A logging step of a training run."""
+
+    episode: int
+    episodes: int
+    losses: dict[str, float]
+
+    @property
+    def ended(self) -> bool:
+        """Whether it is the last logging step."""
+        return self.episode == self.episodes
+
+
+class Bars(Protocol):
+    """Progress bars."""
+
+    def __call__(self, title: str) -> Callable[[Progress], None]:
+        """Open a bar for a training run; returns the callback that updates it."""
+
+    def count(self, title: str, unit: str) -> Callable[[int, int], None]:
+        """Open a bar for a loop; returns a callback that takes the number done and the total."""
+
+
+def learning_rate_at(episode: int, initial: float, halve_every: int) -> float:
+    """Return the learning rate of an episode, counted from 0: halved after every `halve_every` episodes."""
+    return float(initial * 0.5 ** (episode // halve_every))
+
 
 @dataclass
 class History:
     """Means of the loss terms between logging steps.
 
-    Losses are summed where they are computed and read only when logged, so that training does not wait for them.
+    Losses are summed on their device and read only when logged: training does not wait for them.
 
     >>> history = History()
     >>> history.add({"cycle": torch.tensor(1.0)}); history.add({"cycle": torch.tensor(3.0)})
@@ -36,7 +64,7 @@ class History:
     _finite: Tensor = field(default_factory=lambda: torch.zeros(1), repr=False)  # steps after which each sum was finite
 
     def add(self, losses: dict[str, Tensor]) -> None:
-        """Add the losses of one step; a step after the first adds in place, as a captured graph must."""
+        """Add the losses of one step; in place after the first step, as a captured graph requires."""
         values = [*losses.values()]
         step = torch.stack([*values, values[0].new_ones(())])
         if self._names == tuple(losses) and self._sums.device == step.device:
@@ -48,18 +76,11 @@ class History:
             self._names = tuple(losses)
             self._sums = step + step.new_tensor([*(before.get(name, 0.0) for name in losses), steps])
             self._finite = step.new_tensor([*(finite.get(name, steps) for name in losses), steps])
-        # A sum that is not finite stays so: the count tells at which step it began, and nobody has to look until then.
+        # A sum that is not finite stays so: the count shows at which step that began, when it is read later.
         self._finite.add_(self._sums.isfinite())
 
     def first_not_finite(self) -> tuple[tuple[str, ...], int] | None:
-        """Give the terms that were not finite first, and in which step since the last logging step (from 1).
-
-        >>> history = History()
-        >>> for value in (1.0, float("inf"), 1.0):
-        ...     history.add({"cycle": torch.tensor(value), "covariance": torch.tensor(0.0)})
-        >>> history.first_not_finite()
-        (('cycle',), 2)
-        """
+        """Return the terms that were not finite first, and the step since the last logging step, from 1."""
         finite = dict(zip(self._names, self._finite.tolist(), strict=False))
         least = min(finite.values(), default=0.0)
         if least >= self._sums[-1].item():
@@ -67,13 +88,13 @@ class History:
         return tuple(name for name, steps in finite.items() if steps == least), int(least) + 1
 
     def state(self) -> dict[str, Any]:
-        """Give everything as JSON can hold it, what was added since the last logging step included."""
+        """Return everything as JSON values, including what was added since the last logging step."""
         *sums, steps = self._sums.tolist()
         named = dict(zip(self._names, sums, strict=True))
         return {"episodes": self.episodes, "losses": self.losses, "sums": named, "steps": int(steps)}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Go on from what `state` gave, of a training whose losses were finite."""
+        """Restore what `state` returned, of a run whose losses were finite."""
         self.episodes = list(state["episodes"])
         self.losses = {name: list(values) for name, values in state["losses"].items()}
         self._names = tuple(state["sums"])
@@ -82,19 +103,13 @@ class History:
 
     @classmethod
     def from_state(cls, state: dict[str, Any]) -> "History":
-        """Make one that goes on from what `state` gave.
-
-        >>> history = History()
-        >>> history.add({"cycle": torch.tensor(1.0)})
-        >>> History.from_state(history.state()).log(1)
-        {'cycle': 1.0}
-        """
+        """Build a history from what `state` returned."""
         history = cls()
         history.restore(state)
         return history
 
     def log(self, episode: int) -> dict[str, float]:
-        """Close a logging step and give its means."""
+        """Close a logging step and return its means."""
         *sums, steps = self._sums.tolist()
         means = {name: total / steps for name, total in zip(self._names, sums, strict=True)}
         self.episodes.append(episode)
@@ -104,22 +119,18 @@ class History:
         return means
 
     def forget(self) -> None:
-        """Leave out what was added since the last logging step."""
+        """Drop what was added since the last logging step."""
         self._sums.zero_()
         self._finite.zero_()
 
 
 def is_number(value: object) -> TypeGuard[float]:
-    """Tell whether a value is a real number, of Python or NumPy; a truth value is none.
-
-    >>> is_number(np.float32(0.5)), is_number("0.5"), is_number(True)
-    (True, False, False)
-    """
+    """Whether a value is a real number, of Python or NumPy, and not a bool."""
     return isinstance(value, Real) and not isinstance(value, bool)
 
 
 def check_count(name: str, value: object, least: int = 1) -> None:
-    """Refuse what is no whole number, or too small.
+    """Raise InputError unless a value is a whole number of at least `least`.
 
     >>> check_count("width", 0)
     Traceback (most recent call last):
@@ -131,23 +142,13 @@ def check_count(name: str, value: object, least: int = 1) -> None:
 
 
 def check_positive(name: str, value: object) -> None:
-    """Refuse what is no positive number.
-
-    >>> check_positive("learning_rate", "fast")
-    Traceback (most recent call last):
-        ...
-    cpaan.errors.InputError: learning_rate must be a positive number, not 'fast'
-    """
+    """Raise InputError unless a value is a positive number."""
     if not is_number(value) or not 0 < value < float("inf"):
         raise InputError(f"{name} must be a positive number, not {value!r}")
 
 
 def read_counts(name: str, values: Any) -> tuple[int, ...]:
-    """Read one or more whole numbers of at least 1, from a list, a tuple, an array or the like.
-
-    >>> read_counts("shots", np.array([1, 5]))
-    (1, 5)
-    """
+    """Read one or more whole numbers of at least 1 from a list, a tuple or an array."""
     listed = tuple(values) if isinstance(values, Sequence) or np.ndim(values) == 1 else ()
     if not listed or not all(_is_count(each, 1) for each in listed):
         raise InputError(f"{name} must be one or more whole numbers of at least 1, as in (1, 5), not {values!r}")
@@ -156,39 +157,3 @@ def read_counts(name: str, values: Any) -> tuple[int, ...]:
 
 def _is_count(value: object, least: int) -> bool:
     return isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= least
-
-
-LOGGINGS = 100  # logging steps of a run: enough for a curve, few enough not to slow it
-
-
-@dataclass(frozen=True)
-class Progress:
-    """How far training is, told at every logging step."""
-
-    episode: int
-    episodes: int
-    losses: dict[str, float]
-
-    @property
-    def ended(self) -> bool:
-        """Whether it is the last logging step."""
-        return self.episode == self.episodes
-
-
-class Bars(Protocol):
-    """Whatever shows progress: called with a title, it gives what a training run is to tell its progress to."""
-
-    def __call__(self, title: str) -> Callable[[Progress], None]:
-        """Open a bar for a training run."""
-
-    def count(self, title: str, unit: str) -> Callable[[int, int], None]:
-        """Open a bar that is told how many of how many things are done."""
-
-
-def learning_rate_at(episode: int, initial: float, halve_every: int) -> float:
-    """Give the learning rate of an episode (counted from 0): halved every so often.
-
-    >>> learning_rate_at(0, 1.0, 10), learning_rate_at(9, 1.0, 10), learning_rate_at(20, 1.0, 10)
-    (1.0, 1.0, 0.25)
-    """
-    return float(initial * 0.5 ** (episode // halve_every))

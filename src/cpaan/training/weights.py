@@ -1,7 +1,4 @@
-"""Weights from a file into a network.
-
-Initial weights of networks that follow from a seed alone.
-"""
+"""Weights of networks: from a file, from a seed, and from a checkpoint that holds several networks."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -17,23 +14,11 @@ NetworkT = TypeVar("NetworkT", bound=nn.Module)
 
 
 def load_weights(build: Callable[[], NetworkT], weights: Mapping[str, Tensor]) -> NetworkT:
-    """Build a network and give it weights; refuse those of another network before memory is taken for this one.
+    """Build a network and load its weights; refuse those of another network with an InputError.
 
-    Parameters
-    ----------
-    build : callable
-        Builds the network. It is called twice, at first where tensors have shapes and no values: a configuration may
-        come from anywhere and ask for networks of any size.
-    weights : mapping of str to Tensor
-        What `state_dict` gave.
+    `build` is called twice, first on the meta device, where tensors have no values: a configuration may come from
+    anywhere and ask for networks of any size.
 
-    Raises
-    ------
-    InputError
-        Where names or shapes differ.
-
-    Examples
-    --------
     >>> load_weights(lambda: nn.Linear(2, 10**9), {"weight": torch.ones(1, 2), "bias": torch.ones(1)})
     Traceback (most recent call last):
     ...
@@ -54,15 +39,16 @@ _GLOBAL_GENERATOR = Lock()
 
 @contextmanager
 def initial_weights(seed: int) -> Iterator[None]:
-    """Build networks with weights that depend on the seed, one thread at a time; the global random state is kept.
-
-    >>> layers = []
-    >>> for _ in range(2):
-    ...     with initial_weights(3):
-    ...         layers.append(torch.nn.Linear(2, 2))
-    >>> torch.equal(layers[0].weight, layers[1].weight)
-    True
-    """
+    """Build networks with weights that depend on the seed, one thread at a time; restore the global random state."""
     with _GLOBAL_GENERATOR, torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         yield
+
+
+def part_of(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """Select the tensors whose names begin with a prefix, and strip it.
+
+    >>> part_of({"kept.bias": torch.zeros(1), "step": torch.ones(1)}, "kept.")
+    {'bias': tensor([0.])}
+    """
+    return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
