@@ -66,7 +66,7 @@ class _Here(threading.local):
 
 
 class _Blas:
-    """Limits libraries whose number of threads holds for the whole process to the least that any thread asks for."""
+    """Limits libraries with one number for the whole process to the least that any Python thread asks for."""
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
