@@ -118,14 +118,18 @@ def test_configurations_that_are_none(models: Path, tmp_path: Path, config: dict
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        ({"architecture/width": 10**9}, "network of other sizes"),
-        ({"architecture/dimension": 10**6}, "does not fit the rest"),
-        ({"architecture/negative_slope": {}}, "negative_slope"),
+        ({"numbers/width": 10**9}, "network of other sizes"),
+        ({"dimension": 10**6}, "does not fit the rest"),
+        ({"numbers/negative_slope": {}}, "negative_slope"),
         ({"scale": 0}, "scale is 0"),
         ({"scale": float("nan")}, "scale is nan"),
         ({"temperature": "hot"}, "temperature is 'hot'"),
         ({"variant": "x"}, "unknown variant"),
         ({"numbers/neighborhood": "x"}, "neighborhood must be one of"),
+        ({"center/part": "os.system"}, "unknown part 'os.system'"),
+        ({"center/part": "Gaussian"}, "another kind of part"),
+        ({"parameters/recipe": {"part": "Recipe", "parameters": {}}}, "damaged model"),
+        ({"size": 10**9}, "larger than novel classes are ever made"),
     ],
 )
 def test_configurations_of_networks(models: Path, tmp_path: Path, config: dict[str, Any], message: str) -> None:

@@ -8,8 +8,9 @@ import torch
 from sklearn.base import clone
 
 from cpaan import CPAAN, InputError
-from cpaan.centers import ShotMean
+from cpaan.centers import Calibrated, ShotMean
 from cpaan.centers.cross_validation import choose_held_out, share_to_hold_out
+from cpaan.classifiers.linear import LinearClassifier
 from cpaan.data.folders import TENSORS
 from cpaan.deviations import Translated, translated
 from cpaan.deviations.translated import HeldOutScore
@@ -23,7 +24,7 @@ from cpaan.gan.callbacks import (
     checkpoint_networks,
 )
 from cpaan.gan.episodes import Episode, EpisodicSampler
-from cpaan.gan.networks import Networks
+from cpaan.gan.networks import Architecture, Networks, build_networks
 from cpaan.methods import set_numbers
 from cpaan.training.bank import ClassBank
 from cpaan.training.checkpoints import read_checkpoint
@@ -271,6 +272,34 @@ def test_few_large_classes_among_many_small_ones_are_not_all_held_out(large: int
 def test_shares_that_are_none_are_refused(held_out: Any) -> None:
     with pytest.raises(InputError, match="held_out must be a share"):
         cpaan(held_out=held_out, **AUTO).fit(X_AUTO, Y_AUTO)
+
+
+def test_the_score_is_that_of_the_examples_that_are_shipped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """About estimated centres of the other classes, with the covariance that the networks lose."""
+    seen: list[Any] = []
+
+    class Watched(LinearClassifier):
+        def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "Watched":
+            seen.append((X, y))
+            super().fit(X, y, sample_weight)
+            return self
+
+    monkeypatch.setattr(translated, "LinearClassifier", Watched)
+    bank = ClassBank.from_examples(torch.tensor(X_AUTO).float(), torch.tensor(Y_AUTO), 20)
+    center, held = Calibrated(rounds=1).fit(bank), torch.arange(5)
+    networks = build_networks(Architecture(6, 8, 4, 0, cycle=False, residual=False, gain=1.0, negative_slope=0.1), 0)
+    traces = []
+    for restored in (False, True):
+        deviations = Translated(variant="c-gan", recipe="quick", residual_covariance=restored)
+        score = HeldOutScore(deviations, center, bank, held, 1.0)
+        score(networks)
+        (features, labels), shots = seen[-1], score._shots
+        together = np.stack([features[labels == c].mean(0) for c in range(5)])
+        wanted = score._center.estimate(shots, score._shot_labels, 5).numpy()
+        np.testing.assert_allclose(together, wanted, atol=1e-6)
+        assert not np.allclose(together, shots.reshape(5, 5, 6).mean(1), atol=0.05)
+        traces.append(np.mean([features[25:][labels[25:] == c].var(0).sum() for c in range(5)]))
+    assert traces[1] > 2 * traces[0]  # networks without training hardly vary
 
 
 def test_what_the_score_holds_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
