@@ -216,7 +216,7 @@ def test_tensors_and_half_precision_are_read_like_arrays(name: str) -> None:
 
 
 def test_another_representation_is_refused_by_name(learned: Any) -> None:
-    with pytest.raises(InputError, match=r"features have 4 dimensions, and those of meta_fit had 6; .* same represent"):
+    with pytest.raises(InputError, match=r"features have 4 dimensions, but those of meta_fit had 6; .* same represent"):
         learned.fit(NOVEL[0][:, :4], NOVEL[1])
 
 

@@ -1,27 +1,24 @@
 """Dynamic few-shot learning without forgetting: attention over base classes makes weights for novel ones.
 
 S. Gidaris, N. Komodakis, *Dynamic few-shot visual learning without forgetting*, CVPR 2018.
-
-The cosine classifier of base classes, and the generator of weights for classes that it has never seen.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 from torch.nn.functional import cross_entropy, normalize
 
-from cpaan.classifiers.base import FloatArray, IntegerArray
-from cpaan.classifiers.meta import MetaRecipe, NetworkClassifier, Task, TaskSampler, meta_train
+from cpaan.classifiers.base import IntegerArray
+from cpaan.classifiers.meta import MetaRecipe, NetworkClassifier, Task, TaskSampler, meta_train, tell_as_part
 from cpaan.classifiers.prototypical import ResidualEmbedding
 from cpaan.math.prototypes import prototypes
 from cpaan.training.bank import ClassBank
-from cpaan.training.progress import History, Progress, check_count
+from cpaan.training.progress import History, check_count
 
 START_SCALE, START_ATTENTION_SCALE = 10.0, 30.0
 
@@ -33,15 +30,7 @@ class AttentiveWeights(nn.Module):
 
     w = φ_avg ⊙ (1/K) Σ_i z̄_i + φ_att ⊙ (1/K) Σ_i Σ_b a_ib w̄_b,  a_i = softmax over b of γ cos(Q z̄_i, k_b)
 
-    Parameters
-    ----------
-    dimension, n_base : D and the number of base classes B
-    width : of the hidden layer of f, which begins as the identity; 0 for none
-
-    >>> network = AttentiveWeights(3, 3, width=0)
-    >>> network.imprint(torch.eye(3))
-    >>> network.scores(torch.tensor([[2.0, 0.0, 0.0]]), network.base_weights).round().tolist()
-    [[10.0, 0.0, 0.0]]
+    f is a `ResidualEmbedding`, which starts as the identity.
     """
 
     def __init__(self, dimension: int, n_base: int, *, width: int) -> None:
@@ -56,39 +45,36 @@ class AttentiveWeights(nn.Module):
         self.attention_scale = nn.Parameter(torch.tensor(START_ATTENTION_SCALE))
 
     def imprint(self, means: Tensor) -> None:
-        """Begin with the given weights and keys, (B, D): the mean of each base class's z̄."""
-        # NOTE[paper]: keys begin at random there; at the classes that they stand for, attention is of use at once.
+        """Set the initial weights and keys, (B, D): the mean of each base class's z̄."""
+        # NOTE[paper]: keys start at random there; at the classes that they stand for, attention is useful at once.
         with torch.no_grad():
             self.base_weights.copy_(means)
             self.keys.copy_(means)
 
     def embed(self, features: Tensor) -> Tensor:
         """Give z̄ for features of shape (…, D)."""
-        return functional.normalize(self.embedding(features), dim=-1)
+        return normalize(self.embedding(features), dim=-1)
 
     def scores(self, features: Tensor, weights: Tensor) -> Tensor:
-        """Score classes that have the given weights, (n, D) and (C, D) to (n, C)."""
-        return self.scale * self.embed(features) @ functional.normalize(weights, dim=-1).T
+        """Score classes with the given weights, (n, D) and (C, D) to (n, C)."""
+        return self.scale * self.embed(features) @ normalize(weights, dim=-1).T
 
     def attend(self, examples: Tensor, excluded: Tensor | None = None) -> Tensor:
-        """Give Σ_b a_b w̄_b for each embedded example, (…, D), without the base classes that are excluded (B,)."""
-        queries = functional.normalize(examples @ self.query.T, dim=-1)
-        similarity = self.attention_scale * queries @ functional.normalize(self.keys, dim=-1).T
+        """Give Σ_b a_b w̄_b for each embedded example, (…, D), over the base classes that are not excluded (B,)."""
+        queries = normalize(examples @ self.query.T, dim=-1)
+        similarity = self.attention_scale * queries @ normalize(self.keys, dim=-1).T
         if excluded is not None:
             similarity = similarity.masked_fill(excluded, -torch.inf)
-        return similarity.softmax(-1) @ functional.normalize(self.base_weights, dim=-1)
+        return similarity.softmax(-1) @ normalize(self.base_weights, dim=-1)
 
     def generate(self, average: Tensor, attended: Tensor) -> Tensor:
-        """Put the mean of z̄_i and the mean of what they attend to together, (…, D)."""
+        """Combine the mean of z̄_i and the mean of what they attend to, (…, D)."""
         return self.average_gain * average + self.attention_gain * attended
-
-
-ROWS_AT_ONCE = 1024
 
 
 @dataclass(frozen=True, kw_only=True)
 class AttentiveWeightsRecipe(MetaRecipe):
-    """Numbers of both stages: steps of the first, and the width of the feature transform's hidden layer (0: none)."""
+    """Numbers of both stages: episodes of the first, and the width of f's hidden layer (0: none)."""
 
     base_episodes: int
     width: int
@@ -115,6 +101,7 @@ PAPER = replace(QUICK, base_episodes=60_000, episodes=60_000, ways=10, queries=3
 RECIPES = {"quick": QUICK, "paper": PAPER}
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class AttentiveWeightGenerator(NetworkClassifier):
     """Classify by cosine, with trained weights for base classes and generated ones for all others.
 
@@ -130,16 +117,16 @@ class AttentiveWeightGenerator(NetworkClassifier):
     Parameters
     ----------
     recipe : {"quick", "paper"}
-        Where the numbers below come from: under a minute on two cores, or the published ones as far as they are known.
+        Source of the numbers below: under a minute on two cores, or the published ones as far as they are known.
     random_state : int, RandomState or None
-        Decides every random draw.
+        Seed of every random draw.
     device : {"auto", "cpu", "cuda", "mps"}
         Where to train.
     tell : callable, optional
         Called with a `Progress` during training.
     base_episodes, width, episodes, ways, shots, queries, learning_rate, halve_every, weight_decay : optional
-        Numbers of the recipe, by name; see `AttentiveWeightsRecipe`. With a `width` the first stage also learns a
-        transform of the features, z = f(x), which begins as the identity.
+        Numbers of the recipe to override; see `AttentiveWeightsRecipe`. With a `width` the first stage also learns a
+        transform of the features, z = f(x), which starts as the identity.
 
     Attributes
     ----------
@@ -150,11 +137,9 @@ class AttentiveWeightGenerator(NetworkClassifier):
     history_ : dict
         The episodes of the logging steps of the second stage and the mean loss at each.
     base_classes_ : tuple
-        Names of the classes that it was meta-trained on.
+        Names of the classes used for meta-training.
     classes_ : ndarray of shape (n_classes,)
         The labels given to `fit`, sorted.
-    n_features_in_ : int
-        Number of features.
 
     Examples
     --------
@@ -168,39 +153,10 @@ class AttentiveWeightGenerator(NetworkClassifier):
     array(['new', 'newer'], dtype='<U5')
     """
 
-    network_: AttentiveWeights
-    weights_: FloatArray
-
-    def __init__(
-        self,
-        *,
-        recipe: str = "quick",
-        random_state: Any = None,
-        device: str = "auto",
-        tell: Callable[[Progress], None] | None = None,
-        base_episodes: int | None = None,
-        width: int | None = None,
-        episodes: int | None = None,
-        ways: int | None = None,
-        shots: tuple[int, ...] | None = None,
-        queries: int | None = None,
-        learning_rate: float | None = None,
-        halve_every: int | None = None,
-        weight_decay: float | None = None,
-    ) -> None:
-        self.recipe = recipe
-        self.random_state = random_state
-        self.device = device
-        self.tell = tell
-        self.base_episodes = base_episodes
-        self.width = width
-        self.episodes = episodes
-        self.ways = ways
-        self.shots = shots
-        self.queries = queries
-        self.learning_rate = learning_rate
-        self.halve_every = halve_every
-        self.weight_decay = weight_decay
+    base_episodes: int | None = None
+    width: int | None = None
+    network_: AttentiveWeights = field(init=False)
+    weights_: npt.NDArray[np.float64] = field(init=False)
 
     def _build(self, dimension: int, n_base: int) -> nn.Module:
         return AttentiveWeights(dimension, n_base, width=self._recipe(RECIPES).width)
@@ -214,18 +170,14 @@ class AttentiveWeightGenerator(NetworkClassifier):
         first = replace(recipe, episodes=recipe.base_episodes)
         everything = TaskSampler(bank, bank.n_classes, (1,), recipe.queries)
         total = recipe.base_episodes + recipe.episodes
-        tell = _told(self.tell, 0, total)
-        history = meta_train(
-            lambda task: {"loss": base_loss(network, task)}, network.parameters(), everything, first, generator, tell
-        )
-        if bank.n_classes == 1:  # nothing can play a novel class beside a base class
+        tell = tell_as_part(self.tell, 0, total)
+        history = meta_train(partial(base_loss, network), network.parameters(), everything, first, generator, tell)
+        if bank.n_classes == 1:  # none is left to play a novel class
             return history
         generated = [value for name, value in network.named_parameters() if not name.startswith("embedding.")]
         sampler = TaskSampler(bank, max(2, recipe.ways), recipe.shots, recipe.queries)
-        tell = _told(self.tell, recipe.base_episodes, total)
-        return meta_train(
-            lambda task: {"loss": generator_loss(network, task)}, generated, sampler, recipe, generator, tell
-        )
+        tell = tell_as_part(self.tell, recipe.base_episodes, total)
+        return meta_train(partial(generator_loss, network), generated, sampler, recipe, generator, tell)
 
     def _adapt(self, features: npt.NDArray[Any], targets: IntegerArray) -> None:
         places = {name: index for index, name in enumerate(self.base_classes_)}
@@ -241,11 +193,8 @@ class AttentiveWeightGenerator(NetworkClassifier):
             weights[torch.as_tensor(novel)] = normalize(self.network_.generate(average, attended), dim=1)
         self.weights_ = weights.numpy()
 
-    def _score(self, X: FloatArray) -> FloatArray:
-        weights = torch.as_tensor(self.weights_)
-        blocks = self._standardized(X).split(ROWS_AT_ONCE)
-        found: FloatArray = torch.cat([self.network_.scores(block, weights) for block in blocks]).numpy()
-        return found
+    def _score_block(self, block: Tensor) -> Tensor:
+        return self.network_.scores(block, torch.as_tensor(self.weights_))
 
 
 def base_loss(network: AttentiveWeights, task: Task) -> Tensor:
@@ -263,10 +212,3 @@ def generator_loss(network: AttentiveWeights, task: Task) -> Tensor:
     generated = network.generate(examples.mean(1), network.attend(examples, excluded).mean(1))
     weights = network.base_weights.index_copy(0, novel, generated)
     return cross_entropy(network.scores(task.query.flatten(0, 1), weights), task.classes[task.query_labels])
-
-
-def _told(tell: Callable[[Progress], None] | None, before: int, episodes: int) -> Callable[[Progress], None] | None:
-    """Tell the progress of one stage as that of both."""
-    if tell is None:
-        return None
-    return lambda progress: tell(Progress(before + progress.episode, episodes, progress.losses))

@@ -1,17 +1,13 @@
-"""What classifiers share that are trained on tasks of base classes: a support is encoded, queries are scored.
-
-What networks share that learn classes from a support.
-
-Episodic training of networks that learn a class from its support, stopped before they learn base classes by heart.
+"""Episodic training of networks that learn classes from a support, stopped before they memorise base classes.
 
 J. Snell, K. Swersky and R. S. Zemel, *Prototypical networks for few-shot learning*, NeurIPS 2017, stop where the loss
-on held-out classes is least. Base classes are few here, so the held-out ones only tell how long to train; then all
+on held-out classes is least. Base classes are few here, so the held-out ones only decide how long to train; then all
 of them are trained on, for that long.
 """
 
 from collections.abc import Callable, Mapping
 from copy import deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -20,8 +16,17 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from cpaan.classifiers.base import FloatArray, IntegerArray
-from cpaan.classifiers.meta import ROWS_AT_ONCE, MetaRecipe, NetworkClassifier, Task, TaskSampler, at_rest, meta_train
+from cpaan.classifiers.base import IntegerArray
+from cpaan.classifiers.meta import (
+    MetaRecipe,
+    NetworkClassifier,
+    Task,
+    TaskSampler,
+    Tell,
+    at_rest,
+    meta_train,
+    tell_as_part,
+)
 from cpaan.data.feature_set import FeatureSet
 from cpaan.errors import InputError
 from cpaan.math.scaling import Scaling
@@ -30,17 +35,14 @@ from cpaan.training.progress import LOGGINGS, History, Progress, check_count, is
 
 
 class EpisodicNetwork(nn.Module):
-    """A network to which a support becomes a memory, with which queries are scored.
-
-    A subclass writes `embed`, `remember` and `score`.
-    """
+    """Network that turns a support into a memory and scores queries with it."""
 
     def embed(self, features: Tensor) -> Tensor:
-        """Embed examples, (n, D), each on its own."""
+        """Embed examples (n, D) independently of each other."""
         raise NotImplementedError
 
     def remember(self, embedded: Tensor, labels: Tensor, n_classes: int) -> tuple[Tensor, ...]:
-        """Give what is kept of an embedded support (n, D) with labels (n,)."""
+        """Give the memory of an embedded support (n, D) with labels (n,)."""
         raise NotImplementedError
 
     def score(self, memory: tuple[Tensor, ...], query: Tensor) -> Tensor:
@@ -48,36 +50,30 @@ class EpisodicNetwork(nn.Module):
         raise NotImplementedError
 
     def encode(self, support: Tensor, labels: Tensor, n_classes: int) -> tuple[Tensor, ...]:
-        """Embed a support and give what is kept of it."""
+        """Embed a support and give its memory."""
         return self.remember(self.embed(support), labels, n_classes)
 
 
 FEWEST_TO_HOLD_OUT = 10  # classes
+MOST_HELD_OUT = 0.5  # of the base classes
 _EVERY = 5  # logging steps between validations
-_VALIDATIONS = 8  # tasks of each
+_VALIDATIONS = 8  # tasks in each
 _SHARPNESS = torch.tensor([0.125, 0.25, 0.5, 1.0, 2.0])
-
 
 # Makes the support of a task: examples (n, D) and their labels (n,), from (N, K, D) examples and which of them count.
 Supporter = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
 def plain_support(examples: Tensor, counting: Tensor) -> tuple[Tensor, Tensor]:
-    """Take the examples that count, class after class.
-
-    >>> plain_support(torch.tensor([[[1.0], [2.0]], [[3.0], [4.0]]]), torch.tensor([[True, False], [True, True]]))
-    (tensor([[1.],
-            [3.],
-            [4.]]), tensor([0, 1, 1]))
-    """
+    """Take the examples that count, class after class."""
     labels = torch.arange(len(examples), device=examples.device).unsqueeze(1).expand(examples.shape[:2])
     return examples[counting], labels[counting]
 
 
 def draw_counting(n_classes: int, shots: tuple[int, ...], generator: torch.Generator) -> Tensor:
-    """Draw for each class how many of the most examples count: a mask of shape (classes, max(shots)).
+    """Draw how many examples of each class count: a mask of shape (classes, max(shots)).
 
-    Well-known and hardly known classes compete in one task, as base and novel classes do later.
+    Classes with many and with few examples compete in one task, as base and novel classes do later.
     """
     device = generator.device
     numbers = torch.tensor(shots, device=device)
@@ -87,44 +83,30 @@ def draw_counting(n_classes: int, shots: tuple[int, ...], generator: torch.Gener
 
 @dataclass(frozen=True)
 class EpisodicTraining:
-    """How a network is trained.
-
-    Attributes
-    ----------
-    network : see `EpisodicNetwork`
-    module : all that is trained, the network and what makes its support
-    supporter : makes the support of a task
-    recipe : its numbers; the shots are those of which each class of a task has one
-    held_out : share of the base classes that tell when to stop; 0 trains for all episodes
-    """
+    """Trains a network, alone or together with what makes its support."""
 
     network: EpisodicNetwork
-    module: nn.Module
+    module: nn.Module  # all that is trained
     supporter: Supporter
-    recipe: MetaRecipe
-    held_out: float
+    recipe: MetaRecipe  # each class of a task has one of its numbers of shots
+    held_out: float  # share of the base classes that decide when to stop; 0 trains for all episodes
 
-    def train(
-        self, bank: ClassBank, generator: torch.Generator, tell: Callable[[Progress], None] | None = None
-    ) -> History:
+    def train(self, bank: ClassBank, generator: torch.Generator, tell: Tell = None) -> History:
         """Train the module in place."""
         total, before = self.recipe.episodes, 0
         if self.held_out > 0 and bank.n_classes >= FEWEST_TO_HOLD_OUT:
             before = total
             start = deepcopy(self.module.state_dict())
-            total = self._best_length(bank, generator, _ahead(tell, 0, 2 * before))
+            total = self._best_length(bank, generator, tell_as_part(tell, 0, 2 * before))
             self.module.load_state_dict(start)
-        return self._train(bank, total, generator, _ahead(tell, before, before + total))
+        return self._train(bank, total, generator, tell_as_part(tell, before, before + total))
 
-    def _train(
-        self, bank: ClassBank, episodes: int, generator: torch.Generator, tell: Callable[[Progress], None] | None
-    ) -> History:
+    def _train(self, bank: ClassBank, episodes: int, generator: torch.Generator, tell: Tell) -> History:
         recipe = replace(self.recipe, episodes=episodes)
         sampler = TaskSampler(bank, recipe.ways, (max(recipe.shots),), recipe.queries)
 
-        def loss_of(task: Task) -> dict[str, Tensor]:
-            counting = draw_counting(len(task.classes), recipe.shots, generator)
-            return {"loss": self.loss(task, counting)}
+        def loss_of(task: Task) -> Tensor:
+            return self.loss(task, draw_counting(len(task.classes), recipe.shots, generator))
 
         return meta_train(loss_of, self.module.parameters(), sampler, recipe, generator, tell)
 
@@ -134,8 +116,8 @@ class EpisodicTraining:
         memory = self.network.encode(support, labels, len(task.classes))
         return cross_entropy(self.network.score(memory, task.query.flatten(0, 1)), task.query_labels)
 
-    def _best_length(self, bank: ClassBank, generator: torch.Generator, tell: Callable[[Progress], None] | None) -> int:
-        """Train on some of the classes and give the number of episodes at which the others were told apart best."""
+    def _best_length(self, bank: ClassBank, generator: torch.Generator, tell: Tell) -> int:
+        """Train on some of the classes and give the number of episodes after which the others separate best."""
         n_held = max(2, round(self.held_out * bank.n_classes))
         shuffled = torch.randperm(bank.n_classes, generator=generator, device=generator.device)
         held, kept = shuffled[:n_held], shuffled[n_held:]
@@ -167,7 +149,7 @@ class EpisodicTraining:
     def _validate(self, tasks: list[tuple[Tensor, Tensor, Tensor]], n_held: int) -> float:
         """Average the loss over held-out queries, among the held-out classes and among all of them.
 
-        Each with its best sharpness: how sharp scores are is learned first and has nothing to do with their order.
+        Each with its best sharpness, which is learned first and does not affect the order of the scores.
         """
         scores = []
         for examples, counting, query in tasks:
@@ -182,21 +164,12 @@ class EpisodicTraining:
         )
 
 
-def _ahead(tell: Callable[[Progress], None] | None, before: int, episodes: int) -> Callable[[Progress], None] | None:
-    """Tell progress as that of a longer run, of which some episodes were before."""
-    if tell is None:
-        return None
-    return lambda progress: tell(Progress(before + progress.episode, episodes, progress.losses))
-
-
 def _of_classes(bank: ClassBank, classes: Tensor) -> ClassBank:
     """Keep some classes of a bank."""
     features = torch.cat([bank.of_class(int(label)) for label in classes])
     labels = torch.arange(len(classes), device=classes.device).repeat_interleave(bank.counts[classes])
     return ClassBank.from_examples(features, labels, len(classes))
 
-
-MOST_HELD_OUT = 0.5  # of the base classes
 
 # NOTE[paper]: how the published code of the low-shot benchmark trains its matching networks: 60,000 tasks of all base
 # classes, with one to ten shots of each and a query; here with Adam, whose rate is halved.
@@ -211,60 +184,32 @@ PAPER = MetaRecipe(
 )
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class EpisodicClassifier(NetworkClassifier):
-    """Meta-trained classifier whose network encodes a support and scores queries with it.
+    """Meta-learned classifier whose network encodes a support and scores queries with it.
 
-    A subclass gives `_recipes` and writes `_build`.
+    A subclass defines `_recipes` and `_build`.
     """
 
+    width: int = 256
+    held_out: float = 0.2
+    network_: EpisodicNetwork = field(init=False)
+    memory_: tuple[Tensor, ...] = field(init=False)
     _recipes: ClassVar[Mapping[str, MetaRecipe]]
-    network_: EpisodicNetwork
-    memory_: tuple[Tensor, ...]
-
-    def __init__(
-        self,
-        *,
-        recipe: str = "quick",
-        random_state: Any = None,
-        device: str = "auto",
-        tell: Callable[[Progress], None] | None = None,
-        width: int = 256,
-        held_out: float = 0.2,
-        episodes: int | None = None,
-        ways: int | None = None,
-        shots: tuple[int, ...] | None = None,
-        queries: int | None = None,
-        learning_rate: float | None = None,
-        halve_every: int | None = None,
-        weight_decay: float | None = None,
-    ) -> None:
-        self.recipe = recipe
-        self.random_state = random_state
-        self.device = device
-        self.tell = tell
-        self.width = width
-        self.held_out = held_out
-        self.episodes = episodes
-        self.ways = ways
-        self.shots = shots
-        self.queries = queries
-        self.learning_rate = learning_rate
-        self.halve_every = halve_every
-        self.weight_decay = weight_decay
 
     def untrained(self, dimension: int, n_base: int, seed: int) -> EpisodicNetwork:
-        """Make its network, whose weights depend on the seed alone."""
+        """Make the network; its weights depend on the seed alone."""
         self._check_settings()
         network = self._built(dimension, n_base, seed)
         assert isinstance(network, EpisodicNetwork)
         return network
 
     def training(self, network: EpisodicNetwork, module: nn.Module, supporter: Supporter) -> EpisodicTraining:
-        """Say how its network is trained, alone or together with what makes its support."""
+        """Make the trainer of its network, alone or together with what makes its support."""
         return EpisodicTraining(network, module, supporter, self._recipe(self._recipes), self.held_out)
 
     def take(self, base: FeatureSet, network: EpisodicNetwork, scaling: Scaling, history: dict[str, Any]) -> None:
-        """Take what was learned from base classes together with something else, as `meta_fit` would."""
+        """Store a network trained on base classes together with something else, as `meta_fit` would."""
         self.network_, self.scaling_, self.history_ = at_rest(network), scaling, history
         self.base_classes_, self.meta_dimension_, self.meta_fitted_ = base.classes, base.dimension, True
 
@@ -285,8 +230,5 @@ class EpisodicClassifier(NetworkClassifier):
         embedded, labels = self._embedded(features), torch.as_tensor(targets.astype(np.int64))
         self.memory_ = self.network_.remember(embedded, labels, len(self.classes_))
 
-    def _score(self, X: FloatArray) -> FloatArray:
-        blocks = self._standardized(X).split(ROWS_AT_ONCE)
-        scores = [self.network_.score(self.memory_, block) for block in blocks]
-        found: FloatArray = torch.cat(scores).numpy()
-        return found
+    def _score_block(self, block: Tensor) -> Tensor:
+        return self.network_.score(self.memory_, block)

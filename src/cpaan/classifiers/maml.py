@@ -3,14 +3,12 @@
 C. Finn, P. Abbeel, S. Levine, *Model-agnostic meta-learning for fast adaptation of deep networks*, ICML 2017; with
 the head of H.-J. Ye, W.-L. Chao, *How to train your MAML to excel in few-shot classification*, ICLR 2022, or of
 E. Triantafillou et al., *Meta-Dataset: a dataset of datasets for learning to learn from few examples*, ICLR 2020.
-
-The learner that MAML trains: an embedding and a head for any number of classes, adapted by gradient descent.
 """
 
 import math
-from collections.abc import Callable
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,21 +18,20 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad
 from torch.nn.functional import cross_entropy
 
-from cpaan.classifiers.base import FloatArray, IntegerArray
+from cpaan.classifiers.base import IntegerArray, check_choice
 from cpaan.classifiers.meta import MetaRecipe, NetworkClassifier, Task, TaskSampler, keep_few, meta_train
 from cpaan.classifiers.prototypical import DIRECTIONS_FROM, DirectionEmbedding
-from cpaan.errors import InputError
 from cpaan.math.prototypes import class_counts, prototypes
 from cpaan.training.bank import ClassBank
-from cpaan.training.progress import History, Progress, check_count, check_positive
+from cpaan.training.progress import History, check_count, check_positive
 
 HEADS = ("common", "prototype")
-_SHARPNESS = 10.0  # of the scores of a head that begins at prototypes: ± this for vectors in the same direction
-_LONGEST = 10.0  # times the usual length: an example further out must not make the steps of all others explode
+_SHARPNESS = 10.0  # of the scores of a head that starts at prototypes: ± this for vectors in the same direction
+_LONGEST = 10.0  # times the usual length; beyond that, one example would make the steps of all others explode
 
 
 class Adapted(NamedTuple):
-    """What gradient descent has changed: the embedding's parameters, and the head's weights (N, D) and biases (N,)."""
+    """What gradient descent changes: the embedding's parameters, and the head's weights (N, D) and biases (N,)."""
 
     body: dict[str, Tensor]
     weights: Tensor
@@ -46,22 +43,12 @@ class AdaptiveLearner(nn.Module):
 
     θ ← θ − ρ_θ ∂L/∂θ,  (w, b) ← (w, b) − ρ N / D · ∂L/∂(w, b),  L = (1/N) Σ_c mean over the examples of c
 
-    In L each of the N classes counts the same, and its own row of the head has a share of 1/N in it, which the
-    factor N takes back: the rates, which are learned too, then mean the same for 5 and for 500 classes.
+    In L each of the N classes counts the same, and its own row of the head has a share of 1/N in it, which the factor
+    N cancels: the rates, which are learned too, then mean the same for 5 and for 500 classes.
 
-    Parameters
-    ----------
-    dimension : D
-    width, directions : of f, see `DirectionEmbedding`
-    head : "common", every row begins at the same learned vector, or "prototype", w_c = 2 t l_c and b_c = −t ‖l_c‖²
-        with l_c the class mean of f(x) and t learned, so that the first scores are negative squared distances
-    head_rate, body_rate : ρ and ρ_θ at the start
-    first_order : whether the meta-gradient leaves out how the inner gradients change
-
-    >>> learner = AdaptiveLearner(2, 4, directions=False, head="common", head_rate=1.0, body_rate=0.1)
-    >>> support, labels = torch.tensor([[1.0, 0.0], [0.0, 1.0]]), torch.tensor([0, 1])
-    >>> learner.scores(learner.adapt(support, labels, 2, steps=3), support).argmax(1)
-    tensor([0, 1])
+    The rows of the head start at one learned vector ("common"), or ("prototype") at w_c = 2 t l_c and b_c = −t ‖l_c‖²
+    with l_c the class mean of f(x) and t learned, so that the first scores are negative squared distances.
+    `first_order` leaves the change of the inner gradients out of the meta-gradient.
     """
 
     def __init__(
@@ -102,7 +89,7 @@ class AdaptiveLearner(nn.Module):
         return self._scores(adapted, self._bounded(features))
 
     def _scores(self, adapted: Adapted, features: Tensor) -> Tensor:
-        # The call puts other parameters into the module while it lasts, and threads beside must not find them there.
+        # The call replaces the module's parameters while it lasts, which other threads must not see.
         own = deepcopy(self.embedding, {id(parameter): parameter for parameter in self.embedding.parameters()})
         embedded: Tensor = functional_call(own, adapted.body, (features,))
         return embedded @ adapted.weights.T + adapted.biases
@@ -134,25 +121,15 @@ class AdaptiveLearner(nn.Module):
         return features * (longest / lengths.clamp_min(longest))
 
 
-ROWS_AT_ONCE = 1024
-
-
 @dataclass(frozen=True, kw_only=True)
 class MAMLRecipe(MetaRecipe):
-    """Numbers of meta-training and of the inner loop.
+    """Numbers of meta-training and of the inner loop."""
 
-    Attributes
-    ----------
-    width : of the embedding's hidden layer
-    steps, fit_steps : steps of gradient descent on a task, in meta-training and in `fit`
-    head_rate, body_rate : their rates at the start, for the head and the embedding
-    """
-
-    width: int
-    steps: int
-    fit_steps: int
-    head_rate: float
-    body_rate: float
+    width: int  # of the embedding's hidden layer
+    steps: int  # of gradient descent on a task, in meta-training
+    fit_steps: int  # in `fit`
+    head_rate: float  # learning rate of the steps at the start, for the head
+    body_rate: float  # for the embedding
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -195,36 +172,37 @@ PAPER = MAMLRecipe(
 RECIPES = {"quick": QUICK, "paper": PAPER}
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class MAML(NetworkClassifier):
     """Classify with a network that a few steps of gradient descent adapt to the examples at hand.
 
     min over θ of E over tasks of L_query(θ − ρ ∇L_support(θ)), for several such steps
 
-    and the gradient of the whole by θ goes through the inner gradients: it is of second order. The network is an
-    embedding that begins as the identity on standardised features, of which from 32 on only the direction is kept, and
-    a linear head. The number of classes differs from task to task and their order must not matter, so that all rows of
-    the head begin alike: at one learned vector (UnicornMAML), or at the prototypes (Proto-MAML). The inner rates are
-    learned with θ. In the inner loss every class counts the same, however many examples it has.
+    and the gradient by θ goes through the inner gradients: it is of second order. The network is a linear head on an
+    embedding that starts as the identity on standardised features; from 32 features on, only their direction is kept.
+    The number of classes differs from task to task and their order must not matter, so all rows of the head start
+    alike: at one learned vector (UnicornMAML), or at the prototypes (Proto-MAML). The inner rates are learned with θ.
+    In the inner loss every class counts the same, however many examples it has.
 
     Parameters
     ----------
     recipe : {"quick", "paper"}
-        Where the numbers below come from: under a minute on two cores, or the published ones of mini-ImageNet.
+        Source of the numbers below: under a minute on two cores, or the published ones of mini-ImageNet.
     random_state : int, RandomState or None
-        Decides every random draw.
+        Seed of every random draw.
     device : {"auto", "cpu", "cuda", "mps"}
         Where to train.
     tell : callable, optional
         Called with a `Progress` during training.
     head : {"common", "prototype"}
-        Where the head's rows begin. On sentence embeddings and network features both told novel classes apart alike,
-        and "common" favoured base classes less: 4 points of generalised accuracy with one shot.
+        Where the head's rows start. On sentence embeddings and network features both separated novel classes equally
+        well, and "common" favoured base classes less: 4 points of generalised accuracy with one shot.
     first_order : bool
-        Whether to leave the second-order part of the gradient out.
+        Whether to leave out the second-order part of the gradient.
     support_per_class : int
-        Most examples of a class that `fit` adapts to, drawn at random.
-    width, steps, fit_steps, head_rate, body_rate, episodes, ways, … : optional
-        Numbers of the recipe, by name; see `MAMLRecipe`.
+        Maximum number of examples of a class that `fit` adapts to, drawn at random.
+    width, steps, fit_steps, head_rate, body_rate, episodes, ways, shots, … : optional
+        Numbers of the recipe to override; see `MAMLRecipe` and `cpaan.classifiers.meta.MetaRecipe`.
 
     Attributes
     ----------
@@ -233,11 +211,9 @@ class MAML(NetworkClassifier):
     history_ : dict
         The episodes of the logging steps and the mean loss at each.
     base_classes_ : tuple
-        Names of the classes that it was meta-trained on.
+        Names of the classes used for meta-training.
     classes_ : ndarray of shape (n_classes,)
         The labels given to `fit`, sorted.
-    n_features_in_ : int
-        Number of features.
 
     Examples
     --------
@@ -250,55 +226,19 @@ class MAML(NetworkClassifier):
     array(['new', 'newer'], dtype='<U5')
     """
 
-    network_: AdaptiveLearner
-    adapted_: Adapted
-
-    def __init__(
-        self,
-        *,
-        recipe: str = "quick",
-        random_state: Any = None,
-        device: str = "auto",
-        tell: Callable[[Progress], None] | None = None,
-        head: str = "common",
-        first_order: bool = False,
-        support_per_class: int = 30,
-        width: int | None = None,
-        steps: int | None = None,
-        fit_steps: int | None = None,
-        head_rate: float | None = None,
-        body_rate: float | None = None,
-        episodes: int | None = None,
-        ways: int | None = None,
-        shots: tuple[int, ...] | None = None,
-        queries: int | None = None,
-        learning_rate: float | None = None,
-        halve_every: int | None = None,
-        weight_decay: float | None = None,
-    ) -> None:
-        self.recipe = recipe
-        self.random_state = random_state
-        self.device = device
-        self.tell = tell
-        self.head = head
-        self.first_order = first_order
-        self.support_per_class = support_per_class
-        self.width = width
-        self.steps = steps
-        self.fit_steps = fit_steps
-        self.head_rate = head_rate
-        self.body_rate = body_rate
-        self.episodes = episodes
-        self.ways = ways
-        self.shots = shots
-        self.queries = queries
-        self.learning_rate = learning_rate
-        self.halve_every = halve_every
-        self.weight_decay = weight_decay
+    head: str = "common"
+    first_order: bool = False
+    support_per_class: int = 30
+    width: int | None = None
+    steps: int | None = None
+    fit_steps: int | None = None
+    head_rate: float | None = None
+    body_rate: float | None = None
+    network_: AdaptiveLearner = field(init=False)
+    adapted_: Adapted = field(init=False)
 
     def _build(self, dimension: int, n_base: int) -> nn.Module:
-        if self.head not in HEADS:
-            raise InputError(f"head must be one of {', '.join(HEADS)}, not {self.head!r}")
+        check_choice("head", self.head, HEADS)
         recipe = self._recipe(RECIPES)
         return AdaptiveLearner(
             dimension,
@@ -313,11 +253,8 @@ class MAML(NetworkClassifier):
     def _train(self, network: nn.Module, bank: ClassBank, generator: torch.Generator) -> History:
         assert isinstance(network, AdaptiveLearner)
         recipe = self._recipe(RECIPES)
-
-        def loss_of(task: Task) -> dict[str, Tensor]:
-            return {"loss": task_loss(network, task, recipe.steps)}
-
         sampler = TaskSampler(bank, recipe.ways, recipe.shots, recipe.queries)
+        loss_of = partial(task_loss, network, steps=recipe.steps)
         return meta_train(loss_of, network.parameters(), sampler, recipe, generator, self.tell)
 
     def _adapt(self, features: npt.NDArray[Any], targets: IntegerArray) -> None:
@@ -328,10 +265,8 @@ class MAML(NetworkClassifier):
         with torch.no_grad():
             self.adapted_ = self.network_.adapt(support, labels, len(self.classes_), steps=steps)
 
-    def _score(self, X: FloatArray) -> FloatArray:
-        blocks = self._standardized(X).split(ROWS_AT_ONCE)
-        found: FloatArray = torch.cat([self.network_.scores(self.adapted_, block) for block in blocks]).numpy()
-        return found
+    def _score_block(self, block: Tensor) -> Tensor:
+        return self.network_.scores(self.adapted_, block)
 
 
 def task_loss(network: AdaptiveLearner, task: Task, steps: int) -> Tensor:

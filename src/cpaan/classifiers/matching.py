@@ -1,17 +1,12 @@
-"""Matching networks with full-context embeddings.
+"""Matching networks and prototype matching networks, with embeddings that know the whole support.
 
 O. Vinyals, C. Blundell, T. Lillicrap, K. Kavukcuoglu and D. Wierstra, *Matching networks for one shot learning*,
-NeurIPS 2016.
-
-Matching networks on frozen features: cosine attention, with embeddings that know the whole support.
-
-Prototype matching networks.
-
-Y.-X. Wang, R. Girshick, M. Hebert and B. Hariharan, *Low-shot learning from imaginary data*, CVPR 2018.
+NeurIPS 2016; Y.-X. Wang, R. Girshick, M. Hebert and B. Hariharan, *Low-shot learning from imaginary data*, CVPR 2018.
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy.typing as npt
@@ -24,7 +19,7 @@ from cpaan.classifiers.episodic import PAPER, EpisodicClassifier, EpisodicNetwor
 from cpaan.classifiers.meta import MetaRecipe, keep_few
 from cpaan.classifiers.prototypical import ResidualEmbedding
 from cpaan.math.prototypes import class_counts, prototypes
-from cpaan.training.progress import Progress, check_count
+from cpaan.training.progress import check_count
 
 STEPS = 5  # of the attention LSTM
 _START = 10.0  # sharpness of attention: the scale of cosines before the softmax
@@ -33,16 +28,8 @@ _START = 10.0  # sharpness of attention: the scale of cosines before the softmax
 class SupportContext(nn.Module):
     """g(x_i, S) = x_i + U (→h_i + ←h_i), with the states of an LSTM that reads the support in both directions.
 
-    NOTE[paper]: U is ours, and begins at zero: a minute of training does not bring a random LSTM to leave good features
+    NOTE[paper]: U is ours, and starts at zero: a minute of training does not teach a random LSTM to leave good features
     alone. It also lets the LSTM be narrower than the features, which in the paper it is not.
-
-    Parameters
-    ----------
-    dimension : D
-    width : of the LSTM's states
-
-    >>> SupportContext(3, 2)(torch.ones(4, 3)).tolist() == torch.ones(4, 3).tolist()
-    True
     """
 
     def __init__(self, dimension: int, width: int) -> None:
@@ -51,7 +38,7 @@ class SupportContext(nn.Module):
         self.output = _zero_linear(width, dimension)
 
     def forward(self, support: Tensor) -> Tensor:
-        """Embed a support (n, D), in the order that it has."""
+        """Embed a support (n, D) in its order."""
         states: Tensor = self.lstm(support)[0]
         forward, backward = states.chunk(2, dim=-1)
         added: Tensor = self.output(forward + backward)
@@ -64,16 +51,8 @@ class QueryContext(nn.Module):
     h_0 = x,  r_k = Σ_i a(h_k, g_i) g_i,  ĥ_{k+1}, c_{k+1} = LSTM([x, r_k], ĥ_k, c_k),  h_{k+1} = x + U ĥ_{k+1}
 
     NOTE[paper]: a is the softmax of scaled cosines, not of dot products, which at most scales of features are one-hot;
-    U as in `SupportContext`. The LSTM goes on from ĥ_k, with r_k in its input; there from [h_k, r_k], with the skip
+    U as in `SupportContext`. The LSTM continues from ĥ_k, with r_k in its input; there from [h_k, r_k], with the skip
     term x in h_k.
-
-    Parameters
-    ----------
-    dimension : D
-    width : of the LSTM's states
-
-    >>> QueryContext(3, 2)(torch.ones(2, 3), torch.ones(4, 3), torch.zeros(4)).tolist() == torch.ones(2, 3).tolist()
-    True
     """
 
     def __init__(self, dimension: int, width: int) -> None:
@@ -112,13 +91,7 @@ def _zero_linear(width: int, dimension: int) -> nn.Linear:
 
 
 class ContextualNetwork(EpisodicNetwork):
-    """A residual embedding, and two contexts after it.
-
-    Parameters
-    ----------
-    dimension, width : see `ResidualEmbedding`, which comes before f and g
-    context_width : of the states of f and g; with 0 these are the embedding alone and know nothing of the support
-    """
+    """A residual embedding e, then the contexts f and g; with a `context_width` of 0 these are e alone."""
 
     def __init__(self, dimension: int, width: int, *, context_width: int) -> None:
         super().__init__()
@@ -133,14 +106,10 @@ class MatchingScores(ContextualNetwork):
 
     NOTE[paper]: every class counts the same however many examples it has: example i weighs 1 / n_k, as if those of
     small classes were repeated. There all examples weigh the same.
-
-    Parameters
-    ----------
-    dimension, width, context_width : see `ContextualNetwork`
     """
 
     def embed(self, features: Tensor) -> Tensor:
-        """Embed examples, before they know of any others."""
+        """Embed examples without context."""
         embedded: Tensor = self.embedding(features)
         return embedded
 
@@ -171,20 +140,16 @@ class PrototypeMatchingScores(ContextualNetwork):
 
     The contextual embeddings see one prototype for each class, so their length is the number of classes.
 
-    NOTE[paper]: only the direction of features is kept, whatever their number; there it is features as they are.
-
-    Parameters
-    ----------
-    dimension, width, context_width : see `ContextualNetwork`
+    NOTE[paper]: only the direction of features is kept, whatever their number; there, features are taken as they are.
     """
 
     def embed(self, features: Tensor) -> Tensor:
-        """Embed examples, with their length left out, so that no example outweighs the others of its class."""
+        """Embed the direction of examples: their length would let one outweigh the others of its class."""
         embedded: Tensor = self.embedding(normalize(features, dim=-1) * math.sqrt(features.shape[-1]))
         return embedded
 
     def remember(self, embedded: Tensor, labels: Tensor, n_classes: int) -> tuple[Tensor, ...]:
-        """Give g of the prototypes, (classes, D), as the only part of what is kept of an embedded support."""
+        """Give g of the prototypes, (classes, D), as the memory of an embedded support."""
         means = prototypes(embedded, labels, n_classes)
         return (means if self.of_support is None else self.of_support(means),)
 
@@ -198,50 +163,45 @@ class PrototypeMatchingScores(ContextualNetwork):
 
 
 def cosines(left: Tensor, right: Tensor) -> Tensor:
-    """Cosine of every row of `left` with every row of `right`; zero where a row is zero.
-
-    >>> cosines(torch.tensor([[3.0, 0.0]]), torch.tensor([[1.0, 0.0], [0.0, 0.0]]))
-    tensor([[1., 0.]])
-    """
+    """Cosine of every row of `left` with every row of `right`; zero if a row is zero."""
     return normalize(left, dim=-1) @ normalize(right, dim=-1).mT
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class MatchingNetwork(EpisodicClassifier):
-    """Match examples with the examples at hand, where both embeddings know all of these.
+    """Match examples with the examples at hand, by embeddings that know all of these.
 
     P(k given x) = Σ_{i: y_i = k} a(x, x_i),  a(x, x_i) = softmax over i of exp(s) cos(f(x), g(x_i)) − log n_{y_i}
 
-    g(x_i) = e(x_i) + U (→h_i + ←h_i), with U a matrix that begins at zero and h_i the states of an LSTM that reads the
-    support in both directions, and f is an LSTM that looks at the support by attention at each of five steps. The
-    scores are log P(k given x). All classes count the same: the examples of a class with n_k of them weigh 1 / n_k, as
-    if small classes were repeated.
+    g(x_i) = e(x_i) + U (→h_i + ←h_i), with U a matrix that starts at zero and h_i the states of an LSTM that reads the
+    support in both directions, and f is an LSTM that attends to the support at each of five steps. The scores are
+    log P(k given x). All classes count the same: each of the n_k examples of a class weighs 1 / n_k.
 
-    An LSTM cannot read tens of thousands of examples, so that of each class at most `support_per_class` are kept,
-    drawn at random. It also depends on their order: classes are in random order in training, and in that of the
-    sorted labels in `fit`.
+    An LSTM cannot read tens of thousands of examples, so `fit` keeps at most `support_per_class` of each class, drawn
+    at random. It also depends on their order: classes are in random order in training, and sorted by label in `fit`.
 
     Parameters
     ----------
     context : bool
-        Whether f and g know the support, or else are the embedding e alone, which makes it a soft nearest neighbour.
+        Whether f and g know the support; without it they are the embedding e alone: a soft nearest neighbour.
     context_width : int
-        Of the LSTMs' states.
+        Width of the LSTMs' states.
     support_per_class : int
-        The most examples of a class to keep.
+        Maximum number of examples of a class to keep.
     recipe : {"quick", "paper"}
-        Where the numbers below come from: about a minute on two cores, or as long as the benchmark's own code trains.
+        Source of the numbers below: about a minute on two cores, or as long as the benchmark's own code trains.
     random_state : int, RandomState or None
-        Decides every random draw.
+        Seed of every random draw.
     device : {"auto", "cpu", "cuda", "mps"}
         Where to train.
     tell : callable, optional
         Called with a `Progress` during training.
     width : int
-        Of the hidden layer of e, a residual network on standardised features.
+        Width of the hidden layer of e, a residual network on standardised features.
     held_out : float
-        Share of the base classes that tells for how long to train; see `PrototypicalNetwork`.
+        Share of the base classes that decides how long to train; see `PrototypicalNetwork`.
     episodes, ways, shots, queries, learning_rate, halve_every, weight_decay : optional
-        Numbers of the recipe, by name; see `cpaan.classifiers.meta.MetaRecipe`.
+        Numbers of the recipe to override; see `cpaan.classifiers.meta.MetaRecipe`.
 
     Attributes
     ----------
@@ -250,11 +210,9 @@ class MatchingNetwork(EpisodicClassifier):
     history_ : dict
         The episodes of the logging steps and the mean loss at each.
     base_classes_ : tuple
-        Names of the classes that it was meta-trained on.
+        Names of the classes used for meta-training.
     classes_ : ndarray of shape (n_classes,)
         The labels given to `fit`, sorted.
-    n_features_in_ : int
-        Number of features.
 
     Examples
     --------
@@ -267,6 +225,9 @@ class MatchingNetwork(EpisodicClassifier):
     array(['new', 'newer'], dtype='<U5')
     """
 
+    context: bool = True
+    context_width: int = 128
+    support_per_class: int = 20
     _recipes: ClassVar[Mapping[str, MetaRecipe]] = {
         "quick": MetaRecipe(
             episodes=150,
@@ -278,45 +239,6 @@ class MatchingNetwork(EpisodicClassifier):
         ),
         "paper": PAPER,
     }
-
-    def __init__(
-        self,
-        *,
-        context: bool = True,
-        context_width: int = 128,
-        support_per_class: int = 20,
-        recipe: str = "quick",
-        random_state: Any = None,
-        device: str = "auto",
-        tell: Callable[[Progress], None] | None = None,
-        width: int = 256,
-        held_out: float = 0.2,
-        episodes: int | None = None,
-        ways: int | None = None,
-        shots: tuple[int, ...] | None = None,
-        queries: int | None = None,
-        learning_rate: float | None = None,
-        halve_every: int | None = None,
-        weight_decay: float | None = None,
-    ) -> None:
-        super().__init__(
-            recipe=recipe,
-            random_state=random_state,
-            device=device,
-            tell=tell,
-            width=width,
-            held_out=held_out,
-            episodes=episodes,
-            ways=ways,
-            shots=shots,
-            queries=queries,
-            learning_rate=learning_rate,
-            halve_every=halve_every,
-            weight_decay=weight_decay,
-        )
-        self.context = context
-        self.context_width = context_width
-        self.support_per_class = support_per_class
 
     def _check_settings(self) -> None:
         super()._check_settings()
@@ -332,39 +254,40 @@ class MatchingNetwork(EpisodicClassifier):
         super()._adapt(features[rows], targets[rows])
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class PrototypeMatchingNetwork(EpisodicClassifier):
-    """Match examples with class prototypes, where both embeddings know all prototypes.
+    """Match examples with class prototypes, by embeddings that know all prototypes.
 
     c_k = Σ_{i: y_i = k} e(x_i) / n_k,  g_k = c_k + U (→h_k + ←h_k)
 
     score(k given x) = exp(s) cos(f(e(x), {g_k}), g_k),  P(k given x) = softmax over k of the scores
 
-    with U a matrix that begins at zero, h_k the states of an LSTM that reads the c_k in both directions, and f an LSTM
-    that looks at the prototypes by attention at each of five steps. Unlike in matching networks, a
-    class with hundreds of examples has no more weight than one with a single example. An LSTM depends on the order
-    of the classes: it is random in training, and that of the sorted labels in `fit`.
+    with U a matrix that starts at zero, h_k the states of an LSTM that reads the c_k in both directions, and f an LSTM
+    that attends to the prototypes at each of five steps. A class with hundreds of examples has no more weight than one
+    with a single example. An LSTM depends on the order of the classes: it is random in training, and that of the
+    sorted labels in `fit`.
 
     Parameters
     ----------
     context : bool
-        Whether f and g know all prototypes, or else are the embedding e alone, which makes it cosine matching with
-        class means.
+        Whether f and g know all prototypes; without it they are the embedding e alone: cosine matching with class
+        means.
     context_width : int
-        Of the LSTMs' states.
+        Width of the LSTMs' states.
     recipe : {"quick", "paper"}
-        Where the numbers below come from: about a minute on two cores, or as long as the benchmark's own code trains.
+        Source of the numbers below: about a minute on two cores, or as long as the benchmark's own code trains.
     random_state : int, RandomState or None
-        Decides every random draw.
+        Seed of every random draw.
     device : {"auto", "cpu", "cuda", "mps"}
         Where to train.
     tell : callable, optional
         Called with a `Progress` during training.
     width : int
-        Of the hidden layer of e, a residual network on the direction of standardised features.
+        Width of the hidden layer of e, a residual network on the direction of standardised features.
     held_out : float
-        Share of the base classes that tells for how long to train; see `PrototypicalNetwork`.
+        Share of the base classes that decides how long to train; see `PrototypicalNetwork`.
     episodes, ways, shots, queries, learning_rate, halve_every, weight_decay : optional
-        Numbers of the recipe, by name; see `cpaan.classifiers.meta.MetaRecipe`.
+        Numbers of the recipe to override; see `cpaan.classifiers.meta.MetaRecipe`.
 
     Attributes
     ----------
@@ -373,11 +296,9 @@ class PrototypeMatchingNetwork(EpisodicClassifier):
     history_ : dict
         The episodes of the logging steps and the mean loss at each.
     base_classes_ : tuple
-        Names of the classes that it was meta-trained on.
+        Names of the classes used for meta-training.
     classes_ : ndarray of shape (n_classes,)
         The labels given to `fit`, sorted.
-    n_features_in_ : int
-        Number of features.
 
     Examples
     --------
@@ -391,6 +312,8 @@ class PrototypeMatchingNetwork(EpisodicClassifier):
     array(['new', 'newer'], dtype='<U5')
     """
 
+    context: bool = True
+    context_width: int = 128
     _recipes: ClassVar[Mapping[str, MetaRecipe]] = {
         "quick": MetaRecipe(
             episodes=150,
@@ -402,43 +325,6 @@ class PrototypeMatchingNetwork(EpisodicClassifier):
         ),
         "paper": PAPER,
     }
-
-    def __init__(
-        self,
-        *,
-        context: bool = True,
-        context_width: int = 128,
-        recipe: str = "quick",
-        random_state: Any = None,
-        device: str = "auto",
-        tell: Callable[[Progress], None] | None = None,
-        width: int = 256,
-        held_out: float = 0.2,
-        episodes: int | None = None,
-        ways: int | None = None,
-        shots: tuple[int, ...] | None = None,
-        queries: int | None = None,
-        learning_rate: float | None = None,
-        halve_every: int | None = None,
-        weight_decay: float | None = None,
-    ) -> None:
-        super().__init__(
-            recipe=recipe,
-            random_state=random_state,
-            device=device,
-            tell=tell,
-            width=width,
-            held_out=held_out,
-            episodes=episodes,
-            ways=ways,
-            shots=shots,
-            queries=queries,
-            learning_rate=learning_rate,
-            halve_every=halve_every,
-            weight_decay=weight_decay,
-        )
-        self.context = context
-        self.context_width = context_width
 
     def _check_settings(self) -> None:
         super()._check_settings()

@@ -1,15 +1,13 @@
 """Prototypical networks.
 
-J. Snell, K. Swersky and R. S. Zemel, *Prototypical networks for few-shot learning*, NeurIPS 2017.
-
-A network on frozen features that begins as the identity.
-
-Prototypical network on frozen features: classes are the means of their embedded examples.
+J. Snell, K. Swersky and R. S. Zemel, *Prototypical networks for few-shot learning*, NeurIPS 2017. Here they
+run on given features, with an embedding that starts as the identity.
 """
 
 import math
-from collections.abc import Callable, Mapping
-from typing import Any, ClassVar
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -19,24 +17,13 @@ from cpaan.classifiers.episodic import PAPER, EpisodicClassifier, EpisodicNetwor
 from cpaan.classifiers.meta import MetaRecipe
 from cpaan.errors import InputError
 from cpaan.math.prototypes import prototypes, squared_distances
-from cpaan.training.progress import Progress
 
 
 class ResidualEmbedding(nn.Module):
     """f(x) = x + V relu(U x + u) + v, with V and v zero at the start.
 
-    Features of a trained network are already good: what a small network adds to them is learned from there, and a
-    few steps of training can only do little harm.
-
-    Parameters
-    ----------
-    dimension : D
-    width : of the hidden layer; 0 leaves features as they are
-
-    >>> import torch
-    >>> embedding = ResidualEmbedding(3, 8)
-    >>> embedding(torch.tensor([1.0, 2.0, 3.0])).tolist()
-    [1.0, 2.0, 3.0]
+    Features of a trained network are already good: a small network that adds to them does little harm in a few steps
+    of training. A width of 0 leaves features as they are.
     """
 
     def __init__(self, dimension: int, width: int) -> None:
@@ -57,20 +44,10 @@ class ResidualEmbedding(nn.Module):
 
 
 class DirectionEmbedding(nn.Module):
-    """f(x) = r(x̂), with r a residual network and x̂ = √D · x / ‖x‖ or, where lengths tell classes apart, x̂ = x.
+    """f(x) = r(x̂), with r a residual network and x̂ = √D · x / ‖x‖ or, without `directions`, x̂ = x.
 
-    Of features with hundreds of coordinates the direction says what an example is, and the length little: with it
-    left out, one example is a much better prototype. With a few coordinates the length is most of what there is.
-
-    Parameters
-    ----------
-    dimension : D
-    width : of the hidden layer of r, which begins as the identity
-    directions : whether to leave the length out
-
-    >>> embedding = DirectionEmbedding(2, 4, directions=True)
-    >>> embedding(torch.tensor([[0.0, 5.0]])).square().sum().round().item()
-    2.0
+    For features with hundreds of coordinates the direction says what an example is, and the length little: without
+    the length, one example is a much better prototype. With a few coordinates the length is most of what there is.
     """
 
     def __init__(self, dimension: int, width: int, *, directions: bool) -> None:
@@ -89,18 +66,8 @@ class DirectionEmbedding(nn.Module):
 class PrototypicalScores(EpisodicNetwork):
     """score(k given x) = −exp(s) ‖f(x) − c_k‖², with c_k the mean of f over the support of class k.
 
-    Squared distances grow with the dimension; the learned scale exp(s), which begins at 1/√D, keeps their softmax
-    from saturating.
-
-    Parameters
-    ----------
-    dimension, width, directions : see `DirectionEmbedding`
-
-    >>> network = PrototypicalScores(2, 4, directions=False)
-    >>> support, labels = torch.tensor([[0.0, 0.0], [2.0, 0.0], [5.0, 0.0]]), torch.tensor([0, 0, 1])
-    >>> memory = network.encode(support, labels, 2)
-    >>> (network.score(memory, torch.tensor([[1.0, 1.0]])).detach() * 2**0.5).round().tolist()
-    [[-1.0, -17.0]]
+    Squared distances grow with the dimension; the learned scale exp(s), which starts at 1/√D, keeps their softmax from
+    saturating.
     """
 
     def __init__(self, dimension: int, width: int, *, directions: bool) -> None:
@@ -114,7 +81,7 @@ class PrototypicalScores(EpisodicNetwork):
         return embedded
 
     def remember(self, embedded: Tensor, labels: Tensor, n_classes: int) -> tuple[Tensor, ...]:
-        """Give the prototypes, (classes, D), as the only part of what is kept of an embedded support."""
+        """Give the prototypes, (classes, D), as the memory of an embedded support."""
         return (prototypes(embedded, labels, n_classes),)
 
     def score(self, memory: tuple[Tensor, ...], query: Tensor) -> Tensor:
@@ -123,12 +90,13 @@ class PrototypicalScores(EpisodicNetwork):
         return -squared_distances(self.embed(query), means) * self.log_scale.exp()
 
 
-# NOTE[paper]: there f is a convolutional network, the scores are −‖f(x) − c_k‖² as they are, and all classes of a task
-# have as many shots as in testing. Here f begins as the identity on given features, of which from so many on the length
-# is left out, their scale exp(s) is learned, and shots are mixed.
+# NOTE[paper]: there f is a convolutional network, the scores are −‖f(x) − c_k‖², and all classes of a task have as many
+# shots as in testing. Here f starts as the identity on given features, whose length is left out from so many features
+# on, the scale exp(s) is learned, and shots are mixed.
 DIRECTIONS_FROM = 32
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class PrototypicalNetwork(EpisodicClassifier):
     """Classify by the squared distance to class means in a learned embedding of the features.
 
@@ -136,32 +104,31 @@ class PrototypicalNetwork(EpisodicClassifier):
 
     score(k given x) = −exp(s) ‖f(x) − c_k‖²,  P(k given x) = softmax over k of the scores
 
-    The embedding f is a residual network that begins as the identity, on standardised features of which, from 32
-    features on unless `directions` says otherwise, only the direction is kept. Training draws tasks from base classes
-    in which each class has a number of shots of its own, and stops where classes that are held out are told apart best:
-    on features of a network that was itself trained on the base classes that can be at once, for there is nothing left
-    to learn from them.
+    The embedding f is a residual network that starts as the identity on standardised features; from 32 features on,
+    only their direction is kept. Training draws tasks from base classes in which each class has its own number of
+    shots, and stops where held-out classes separate best: with features of a network that was itself trained on the
+    base classes this can be at once, because nothing is left to learn from them.
 
     Parameters
     ----------
     directions : {"auto", True, False}
-        Whether the length of features is left out; ``"auto"`` from 32 features on. With False and a `width` of 0 the
-        scores are plain squared Euclidean distances, scaled.
+        Whether to leave out the length of features; ``"auto"`` from 32 features on. With False and a `width` of 0 the
+        scores are scaled squared Euclidean distances.
     recipe : {"quick", "paper"}
-        Where the numbers below come from: under a minute on two cores, or as long as the benchmark's own code trains.
+        Source of the numbers below: under a minute on two cores, or as long as the benchmark's own code trains.
     random_state : int, RandomState or None
-        Decides every random draw.
+        Seed of every random draw.
     device : {"auto", "cpu", "cuda", "mps"}
         Where to train.
     tell : callable, optional
         Called with a `Progress` during training.
     width : int
-        Of the hidden layer of f; with 0 nothing but the scale s is learned.
+        Width of the hidden layer of f; with 0 only the scale s is learned.
     held_out : float
-        Share of the base classes, at most a half, that tells for how long to train; all are then trained on for so
+        Share of the base classes, at most a half, that decides how long to train; all are then trained on for that
         long. With 0, or fewer than ten base classes, training takes all episodes.
     episodes, ways, shots, queries, learning_rate, halve_every, weight_decay : optional
-        Numbers of the recipe, by name; see `cpaan.classifiers.meta.MetaRecipe`.
+        Numbers of the recipe to override; see `cpaan.classifiers.meta.MetaRecipe`.
 
     Attributes
     ----------
@@ -170,11 +137,9 @@ class PrototypicalNetwork(EpisodicClassifier):
     history_ : dict
         The episodes of the logging steps and the mean loss at each.
     base_classes_ : tuple
-        Names of the classes that it was meta-trained on.
+        Names of the classes used for meta-training.
     classes_ : ndarray of shape (n_classes,)
         The labels given to `fit`, sorted.
-    n_features_in_ : int
-        Number of features.
 
     Examples
     --------
@@ -187,6 +152,7 @@ class PrototypicalNetwork(EpisodicClassifier):
     array(['new', 'newer'], dtype='<U5')
     """
 
+    directions: bool | str = "auto"
     _recipes: ClassVar[Mapping[str, MetaRecipe]] = {
         "quick": MetaRecipe(
             episodes=200,
@@ -198,41 +164,6 @@ class PrototypicalNetwork(EpisodicClassifier):
         ),
         "paper": PAPER,
     }
-
-    def __init__(
-        self,
-        *,
-        directions: bool | str = "auto",
-        recipe: str = "quick",
-        random_state: Any = None,
-        device: str = "auto",
-        tell: Callable[[Progress], None] | None = None,
-        width: int = 256,
-        held_out: float = 0.2,
-        episodes: int | None = None,
-        ways: int | None = None,
-        shots: tuple[int, ...] | None = None,
-        queries: int | None = None,
-        learning_rate: float | None = None,
-        halve_every: int | None = None,
-        weight_decay: float | None = None,
-    ) -> None:
-        super().__init__(
-            recipe=recipe,
-            random_state=random_state,
-            device=device,
-            tell=tell,
-            width=width,
-            held_out=held_out,
-            episodes=episodes,
-            ways=ways,
-            shots=shots,
-            queries=queries,
-            learning_rate=learning_rate,
-            halve_every=halve_every,
-            weight_decay=weight_decay,
-        )
-        self.directions = directions
 
     def _check_settings(self) -> None:
         super()._check_settings()
