@@ -139,10 +139,7 @@ def test_development_files(name: str, sizes: tuple[int, int]) -> None:
         ({"label_names": ["a", "b"], "base_classes": [0], "novel_classes_1": [0, 1]}, "novel: 'a'"),
         ({"label_names": ["a", "a"], "base_classes": [0], "novel_classes_1": []}, "has 'a' more than once"),
         ({"label_names": ["a", "b"], "base_classes": [7], "novel_classes_1": []}, "base_classes holds 7"),
-        (
-            {"label_names": ["a", "b"], "base_classes": [], "novel_classes_1": []},
-            "train on is empty; give at least one",
-        ),
+        ({"label_names": ["a", "b"], "base_classes": [], "novel_classes_1": []}, "is empty; give at least one"),
     ],
 )
 def test_classes_to_train_on_are_checked(tmp_path: Path, content: dict[str, Any], message: str) -> None:
