@@ -14,10 +14,10 @@ import pytest
 from PIL import Image
 
 from cpaan.errors import InputError
-from cpaan.reporting.figure import readable
 from cpaan.reporting.page import asset_names, embedded_json, write_page
 from cpaan.reporting.page_data import page_data
 from cpaan.reporting.results import Results, read_runs
+from cpaan.reporting.tables import readable
 from cpaan.reporting.thumbnails import Album, parse_pixels, pixel_pictures
 
 

@@ -14,8 +14,7 @@ from cpaan.cli.app import app
 from cpaan.errors import InputError
 from cpaan.reporting.class_figures import class_view, draw_ellipse
 from cpaan.reporting.figure import COLORS, MARKERS, look, new_figure, write_figure
-from cpaan.reporting.figures import accuracy_figure, diversity_figure, similarity_figure
-from cpaan.reporting.maps import map_figure
+from cpaan.reporting.figures import accuracy_figure, diversity_figure, map_figure, similarity_figure
 from cpaan.reporting.results import Results, read_runs
 from cpaan.reporting.run_figures import write_run_figures
 

@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from cpaan.data.folders import write_atomically
-from cpaan.reporting.figure import readable
 from cpaan.reporting.page_data import page_data
 from cpaan.reporting.results import Results
-from cpaan.reporting.tables import benchmark_table
+from cpaan.reporting.tables import benchmark_table, readable
 
 SCRIPTS = ("elements.js", "tooltip.js", "axes.js", "table.js", "lines.js", "diversity.js", "map.js", "heatmap.js")
 MAIN = "main.js"

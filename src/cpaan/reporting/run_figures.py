@@ -9,8 +9,14 @@ from cpaan.errors import InputError
 from cpaan.evaluation.sample import Sample
 from cpaan.reporting.class_figures import class_view, covariance_figure, translation_figure, variation_view
 from cpaan.reporting.figure import write_both
-from cpaan.reporting.figures import ablation_figure, accuracy_figure, diversity_figure, loss_figure, similarity_figure
-from cpaan.reporting.maps import map_figure
+from cpaan.reporting.figures import (
+    ablation_figure,
+    accuracy_figure,
+    diversity_figure,
+    loss_figure,
+    map_figure,
+    similarity_figure,
+)
 from cpaan.reporting.results import Results, RunRecord, neighborhood_gains
 
 HALLUCINATIONS = ("feature-hallucination", "feature-imagination")
