@@ -1,4 +1,4 @@
-"""How many threads compute: chosen by the size of the work, never more than the user allows, and put back afterwards."""
+"""How many threads compute: chosen by the size of the work, at most what the user allows, and put back afterwards."""
 
 import os
 import subprocess

@@ -100,7 +100,7 @@ class RemoteBars:
 
 
 def _context() -> BaseContext:
-    # A server is forked before it has threads and loads the libraries once for all; where there is none, each loads them.
+    # A server is forked before it has threads and loads the libraries once; where there is none, each process does.
     return get_context("forkserver" if "forkserver" in get_all_start_methods() else "spawn")
 
 
