@@ -22,7 +22,7 @@ from cpaan.augmenters.base import BaseAugmenter
 from cpaan.methods import METHODS, OWN, Settings, augmenter_classes, find_method, load_augmenter, set_numbers
 
 FloatArray = npt.NDArray[np.float64]
-CELLS = ["calibrated+none", "calibrated+gaussian", "calibrated+transfer", "posterior+transfer", "posterior+ccov-gan"]
+CELLS = ["calibrated+gaussian", "calibrated+transfer", "posterior+transfer", "posterior+ccov-gan"]
 NAMES = [*(name for name, method in METHODS.items() if method.augmenter is not None), *CELLS]
 
 # What makes an augmenter that is trained small enough for a test: an entry for each class that has something to set.

@@ -27,7 +27,7 @@ def bank(tmp_path: Path) -> Path:
 
 def test_each_run_has_a_folder_and_a_row(bank: Path) -> None:
     folder = bank.parent / "runs"
-    options = ("--shots", 1, "--trials", 2, "--set", "episodes=2", "--set", "anchor=shots", "--classifier")
+    options = ("--shots", 1, "--trials", 2, "--set", "episodes=2", "--set", "center=shots", "--classifier")
     arguments = (bank, "--setup", bank.parent / "setup.json", *options, "nearest-prototype", "-o", folder)
     result = ablate(*arguments, "--groups", "losses,spread")
     assert result.exit_code == 0, result.output

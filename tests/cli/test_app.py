@@ -126,7 +126,7 @@ def test_fit_refuses_wrong_input_and_writes_nothing(tmp_path: Path, base: Path, 
     assert_refused(cpaan("fit", base, "-o", model, "--episodes", 0), "episodes must be")
     assert_refused(
         cpaan("fit", base, "-o", model, "--set", "speed=9"),
-        "ccov-gan has no speed; there are adversarial_weight, anchor",
+        "ccov-gan has no speed; there are adversarial_weight, base_draw",
     )
     assert_refused(cpaan("fit", base, "-o", model, "--set", "speed"), "NAME=VALUE")
     assert_refused(cpaan("fit", tmp_path / "nothing.npz", "-o", model), "nothing.npz")

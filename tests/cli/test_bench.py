@@ -142,7 +142,7 @@ def test_bench_refuses_wrong_input_and_writes_nothing(bank: Path, tmp_path: Path
     assert_refused(cpaan(*common, "--methods", "linear", "--reference", "c-gan"), "is not one of the methods")
     assert_refused(
         cpaan(*common, "--methods", "c-gan", "--set", "speed=1"),
-        "c-gan has no speed; there are adversarial_weight, anchor",
+        "c-gan has no speed; there are adversarial_weight, base_draw",
     )
     assert_refused(cpaan(*common, "--methods", "c-gan", "--shots", "1", "--recipe", "slow"), "unknown recipe 'slow'")
     assert_refused(cpaan(*common, "--methods", "c-gan", "--shots", "1", "--set", "episodes=0"), "episodes must be")

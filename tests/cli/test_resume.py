@@ -18,7 +18,7 @@ from cpaan.data.feature_set import FeatureSet
 from cpaan.data.files import write_features
 from cpaan.data.folders import LOCK, TENSORS
 
-NUMBERS = ("width=16", "novel_per_episode=3", "batch_size=60", "anchor=shots")
+NUMBERS = ("width=16", "novel_per_episode=3", "batch_size=60", "center=shots")
 FAST = ["--device", "cpu", "--checkpoint-seconds", "0", *(word for number in NUMBERS for word in ("--set", number))]
 
 

@@ -15,7 +15,7 @@ from cpaan.evaluation.tuning import Setting, Tuning
 
 pytest.importorskip("optuna", reason="needs the extra 'tune'")
 
-FIXED = ["episodes=2", "width=8", "noise_dimension=4", "anchor=shots", "novel_per_episode=3", "ky_fan_rank=4"]
+FIXED = ["episodes=2", "width=8", "noise_dimension=4", "center=shots", "novel_per_episode=3", "ky_fan_rank=4"]
 FAST = ["--device", "cpu", "--folds", "2", "--draws", "1", "--trials", "2", *(w for n in FIXED for w in ("--set", n))]
 
 
@@ -80,7 +80,7 @@ def test_what_is_given_wrongly_is_refused(bank: Path) -> None:
     for arguments, message in (
         (["--trials", 0], "must be at least 1"),
         (["--space", "narrow"], "unknown space 'narrow'"),
-        (["--classifier", "nearest-prototype", "--set", "anchor=center"], "scores all numbers alike"),
+        (["--classifier", "nearest-prototype", "--set", "center=calibrated"], "scores all numbers alike"),
         (["--shots", "1,50"], "too few for 2 folds"),
     ):
         result = tune(bank, *arguments)

@@ -130,11 +130,14 @@ def _describe_classifier(path: Path) -> list[tuple[str, str]]:
 
 
 def _describe_cpaan(config: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> list[tuple[str, str]]:
+    from cpaan.gan.recipe import RECIPES
+
     numbers = config["numbers"]
     kept = shapes.get("reservoir.deviations", (0,))[0]
     n_classes, rank, dimension = shapes["base.factors"]
-    changed = {k: v for k, v in config["parameters"].items() if k in numbers and v is not None}
-    recipe = config["parameters"]["recipe"] + "".join(f", {k}={v}" for k, v in changed.items())
+    own = RECIPES[numbers["name"]].get_params()
+    changed = {k: v for k, v in numbers.items() if v != own.get(k)}
+    recipe = numbers["name"] + "".join(f", {k}={v}" for k, v in changed.items())
     return [
         ("model", f"{config['variant']}, {numbers['generator']} generator, {numbers['episodes']} episodes"),
         ("recipe", recipe),
