@@ -27,7 +27,7 @@ from cpaan.evaluation.run_folder import RunFolder
 from cpaan.training.progress import Progress
 
 SETTINGS: dict[str, Any] = {"episodes": 2, "width": 8, "novel_per_episode": 4, "batch_size": 60, "device": "cpu"}
-SETTINGS["search_rounds"] = 1
+SETTINGS["rounds"] = 1
 TRAINED = ("ccov-gan", "prototypical", "matching", "feature-imagination")
 PLAN = Plan(("nearest-prototype", "linear", *TRAINED), shots=(1, 3), trials=2, settings=SETTINGS)
 

@@ -21,7 +21,7 @@ from cpaan.evaluation.sample import MOST_NUMBERS, REAL, RealSample, part_path, r
 from cpaan.training.bank import draw_categories
 
 SETTINGS: dict[str, Any] = {"episodes": 2, "width": 8, "novel_per_episode": 4, "batch_size": 60, "device": "cpu"}
-SETTINGS["search_rounds"] = 1
+SETTINGS["rounds"] = 1
 METHODS = ("nearest-prototype", "prototypical", "ccov-gan", "smote")
 PLAN = Plan(METHODS, shots=(2, 3), trials=2, settings=SETTINGS)
 

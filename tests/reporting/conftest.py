@@ -25,7 +25,7 @@ HOSTILE = (
     "{{data}} $x^2$ \\u003c",
 )
 SETTINGS: dict[str, Any] = {"episodes": 3, "width": 8, "novel_per_episode": 4, "batch_size": 60, "device": "cpu"}
-SETTINGS["search_rounds"] = 1
+SETTINGS["rounds"] = 1
 METHODS = ("nearest-prototype", "c-gan", "ccov-gan", "feature-hallucination", "smote")
 
 MakeRun = Callable[..., Path]
