@@ -211,9 +211,8 @@ def test_the_default_puts_classes_where_it_put_them() -> None:
 def slow_moments(X: Array, y: Array) -> tuple[Array, Array, Array]:
     """Give class means, Σ_w and Σ_b as they are defined."""
     means = np.stack([X[y == c].mean(0) for c in np.unique(y)])
-    within = np.sum([np.outer(x - means[c], x - means[c]) for x, c in zip(X, y, strict=True)], 0) / (
-        len(X) - len(means)
-    )
+    deviations = X - means[y]
+    within = np.einsum("ni,nj->ij", deviations, deviations) / (len(X) - len(means))
     values, vectors = np.linalg.eigh(np.cov(means.T) - within * np.mean(1 / np.bincount(y)))
     return means, within, vectors @ np.diag(np.maximum(values, 0)) @ vectors.T
 

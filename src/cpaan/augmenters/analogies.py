@@ -35,19 +35,12 @@ SHORTEST = 1e-5  # of the longest difference: what is shorter is rounding
 
 @dataclass(frozen=True)
 class CentroidPairs:
-    """Centroids in units and about origins where pairs are compared without loss of digits.
+    """Centroids in units and about origins where pairs are compared without loss of digits."""
 
-    Attributes
-    ----------
-    points : Tensor of shape (classes, k, D), the centroids of each class about their mean
-    closeness : Tensor of shape (classes, k, k), 1 / ‖C − D‖, and 0 where C = D
-    first, second : integer Tensors of shape (pairs,), the unordered pairs of k centroids
-    """
-
-    points: Tensor
-    closeness: Tensor
-    first: Tensor
-    second: Tensor
+    points: Tensor  # (classes, k, D), the centroids of each class about their mean
+    closeness: Tensor  # (classes, k, k), 1 / ‖C − D‖, and 0 where C = D
+    first: Tensor  # (pairs,), the unordered pairs of k centroids
+    second: Tensor  # (pairs,), the unordered pairs of k centroids
 
     @classmethod
     def between(cls, centroids: Tensor) -> "CentroidPairs":
@@ -219,18 +212,11 @@ PROBES = 64
 
 @dataclass(frozen=True)
 class Analogies:
-    """Quadruplets A : B :: C : D.
+    """Quadruplets A : B :: C : D."""
 
-    Attributes
-    ----------
-    quadruplets : integer Tensor of shape (n, 4)
-        A, B, C, D as indices into the centroids of all classes, one class after another.
-    cosines : Tensor of shape (n,)
-        cos(B − A, D − C), all positive.
-    """
-
+    # (n, 4): A, B, C, D as indices into the centroids of all classes, one class after another.
     quadruplets: Tensor
-    cosines: Tensor
+    cosines: Tensor  # (n,): cos(B − A, D − C), all positive.
 
 
 def mine_analogies(
@@ -241,18 +227,6 @@ def mine_analogies(
     tell: Callable[[int, int], None] | None = None,
 ) -> Analogies:
     """Find the most parallel pair in another class for every ordered pair of centroids of a class.
-
-    Parameters
-    ----------
-    centroids : Tensor of shape (classes, k, D)
-        Pairs of equal centroids are left out, so a class with fewer may repeat some.
-    search : {"auto", "exact", "approximate"}
-        The approximate search looks at the pairs of a few promising classes only, for each pair (A, B).
-        ``"auto"`` is exact on a GPU, and on a CPU where that takes no more than a few minutes.
-    classes_to_search : int
-        How many classes the approximate search looks at.
-    tell : callable, optional
-        Called with the number of classes done, and of all.
 
     >>> first = torch.tensor([[0.0, 0.0], [1.0, 0.0]])
     >>> second = torch.tensor([[5.0, 5.0], [5.0, 9.0], [8.0, 5.0]])

@@ -40,18 +40,6 @@ _MATRIX = 2
 def read_targets(y: Any) -> Any:
     """Give labels of which there is one for each example.
 
-    Parameters
-    ----------
-    y : array, tensor, series or sequence of n labels, or ndarray of shape (n, C)
-        Class names; or zeros with a single one in each row, in the column of the class, which is read as its number.
-
-    Returns
-    -------
-    array, tensor, series or sequence
-        `y`, or the column numbers.
-
-    Examples
-    --------
     >>> read_targets(np.array([[0, 1, 0], [1, 0, 0]]))
     array([1, 0])
     """
@@ -107,21 +95,6 @@ def small_classes(counts: NDArray[np.int64]) -> NDArray[np.bool_]:
 def balancing_numbers(strategy: Any, everything: FeatureSet) -> dict[Hashable, int]:
     """Give the number of examples to make of each class that imbalanced-learn's `sampling_strategy` names.
 
-    Parameters
-    ----------
-    strategy : float, str, mapping or callable
-        As in imbalanced-learn: the ratio of the smaller to the larger of two classes, which classes to fill up to the
-        size of the largest, the sizes wanted by class name, or a function from labels to such sizes.
-    everything : FeatureSet
-        The whole set.
-
-    Returns
-    -------
-    dict
-        By class name, in the order of the classes. A number may be 0.
-
-    Examples
-    --------
     >>> trees = FeatureSet(np.zeros((6, 1)), ["oak"] * 3 + ["elm"] * 2 + ["ash"])
     >>> balancing_numbers("auto", trees)
     {'ash': 2, 'elm': 1}

@@ -51,14 +51,8 @@ class DistributionCalibration(BaseAugmenter):
         Where in the matrix α is added; ``"diagonal"`` varies every feature on its own.
     transform_base : bool
         Whether μ_i and Σ_i are those of x^λ. The paper's are those of x.
-    random_state : int, RandomState or None
-        Decides every random draw.
-    per_class : int, optional
-        Synthetic examples for each novel class; by default as many as fill it up to the average size of the base
-        classes. The paper makes 750.
-    sampling_strategy : float, str, dict or callable
-        Which classes `fit_resample` fills up, and to what size: as in imbalanced-learn, or ``"base_mean"``; see
-        `cpaan.augmenters.base.BaseAugmenter`.
+    random_state, per_class, sampling_strategy
+        As in `cpaan.augmenters.base.BaseAugmenter`.
 
     Attributes
     ----------

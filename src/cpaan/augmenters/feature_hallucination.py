@@ -77,30 +77,18 @@ LONGEST_GRADIENT = 5.0  # more than is seen in some hundred dimensions; in a few
 
 @dataclass(frozen=True)
 class HallucinationRecipe:
-    """Every number of Feature Hallucination.
+    """Every number of Feature Hallucination."""
 
-    Attributes
-    ----------
-    centroids : of each base class, found by k-means
-    cluster_iterations : of k-means
-    iterations : training steps
-    learning_rate, reduce_every : SGD's rate, and the iterations after which it is divided by ten
-    momentum, weight_decay : of SGD
-    batch_size : analogies in a step
-    error_weight : of the mean squared error, beside the cross-entropy
-    width : of the hidden layers
-    """
-
-    centroids: int
-    cluster_iterations: int
-    iterations: int
-    learning_rate: float
-    reduce_every: int
-    momentum: float
-    weight_decay: float
-    batch_size: int
-    error_weight: float
-    width: int
+    centroids: int  # of each base class, found by k-means
+    cluster_iterations: int  # of k-means
+    iterations: int  # training steps
+    learning_rate: float  # SGD's rate, and the iterations after which it is divided by ten
+    reduce_every: int  # SGD's rate, and the iterations after which it is divided by ten
+    momentum: float  # of SGD
+    weight_decay: float  # of SGD
+    batch_size: int  # analogies in a step
+    error_weight: float  # of the mean squared error, beside the cross-entropy
+    width: int  # of the hidden layers
 
     def __post_init__(self) -> None:
         for name in ("centroids", "cluster_iterations", "iterations", "reduce_every", "batch_size", "width"):
@@ -150,21 +138,13 @@ def make_hallucination_recipe(name: str, **changes: Any) -> HallucinationRecipe:
 
 @dataclass(frozen=True)
 class AnalogyData:
-    """What the hallucinator learns from.
+    """What the hallucinator learns from."""
 
-    Attributes
-    ----------
-    centroids : Tensor of shape (n, D), of all classes
-    classes : integer Tensor of shape (n,), the class of each
-    quadruplets : integer Tensor of shape (m, 4), A : B :: C : D as indices of centroids
-    weight, bias : of the linear classifier of the classes, of shapes (classes, D) and (classes,)
-    """
-
-    centroids: Tensor
-    classes: Tensor
-    quadruplets: Tensor
-    weight: Tensor
-    bias: Tensor
+    centroids: Tensor  # (n, D), of all classes
+    classes: Tensor  # (n,), the class of each
+    quadruplets: Tensor  # (m, 4), A : B :: C : D as indices of centroids
+    weight: Tensor  # of the linear classifier of the classes, of shapes (classes, D) and (classes,)
+    bias: Tensor  # of the linear classifier of the classes, of shapes (classes, D) and (classes,)
 
 
 def analogy_losses(
@@ -188,16 +168,7 @@ def train_hallucinator(
     generator: torch.Generator,
     tell: Callable[[Progress], None] | None = None,
 ) -> History:
-    """Train on analogies drawn at random.
-
-    Parameters
-    ----------
-    network : trained in place
-    data : analogies and the classifier
-    recipe : how long, and how fast
-    generator : decides every random draw
-    tell : called at every logging step
-    """
+    """Train on analogies drawn at random."""
     # NOTE[paper]: momentum 0.9 and rate 0.1 are published; only the published code tells that momentum is damped by
     # as much, without which every step is ten times as long.
     optimizer = torch.optim.SGD(

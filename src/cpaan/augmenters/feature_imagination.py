@@ -277,18 +277,11 @@ class FeatureImagination(BaseAugmenter):
 
 @dataclass(frozen=True)
 class ImaginedSupport:
-    """Makes the support of a task: real examples, and made ones of the classes that have few.
+    """Makes the support of a task: real examples, and made ones of the classes that have few."""
 
-    Attributes
-    ----------
-    hallucinator : G
-    generated : examples made of each class
-    generator : decides which examples are taken, and the noise
-    """
-
-    hallucinator: nn.Module
-    generated: int
-    generator: torch.Generator
+    hallucinator: nn.Module  # G
+    generated: int  # examples made of each class
+    generator: torch.Generator  # decides which examples are taken, and the noise
 
     def __call__(self, examples: Tensor, counting: Tensor) -> tuple[Tensor, Tensor]:
         """Take the examples that count, (N, K, D) by a mask (N, K), and add examples made of them.

@@ -33,14 +33,8 @@ class Smote(BaseAugmenter):
         k.
     single : {"copy", "refuse"}
         What to do with a class of one example: copy it, or raise an error that names the class.
-    random_state : int, RandomState or None
-        Decides every random draw.
-    per_class : int, optional
-        Synthetic examples for each novel class; by default as many as fill it up to the average size of the base
-        classes.
-    sampling_strategy : float, str, dict or callable
-        Which classes `fit_resample` fills up, and to what size: as in imbalanced-learn, or ``"base_mean"``; see
-        `cpaan.augmenters.base.BaseAugmenter`.
+    random_state, per_class, sampling_strategy
+        As in `cpaan.augmenters.base.BaseAugmenter`.
 
     Attributes
     ----------
@@ -97,19 +91,7 @@ class Smote(BaseAugmenter):
 def interpolate(
     examples: NDArray[np.float64], number: int, neighbors: int, generator: np.random.Generator
 ) -> NDArray[np.float64]:
-    """Make examples of one class, each on the segment from an example to one of its nearest neighbours.
-
-    Parameters
-    ----------
-    examples : ndarray of shape (n, D)
-    number : how many to make
-    neighbors : k; of fewer others, all are neighbours
-    generator : decides the draw
-
-    Returns
-    -------
-    ndarray of shape (number, D)
-    """
+    """Make examples of one class, each on the segment from an example to one of its nearest neighbours."""
     n = len(examples)
     # Each example as often as any other; which of them take the remainder is drawn.
     starts = np.concatenate([np.tile(np.arange(n), number // n), generator.permutation(n)[: number % n]])

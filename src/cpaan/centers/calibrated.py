@@ -108,7 +108,7 @@ class Calibrated(Center):
     >>> x = torch.tensor([[0.0, 1.0], [0.0, -1.0], [8.0, 1.0], [8.0, -1.0], [4.0, 1.0], [4.0, -1.0]])
     >>> bank = ClassBank.from_examples(x, torch.tensor([0, 0, 1, 1, 2, 2]), 3)
     >>> Calibrated().fit(bank).estimate(torch.tensor([[7.0, 3.0]]), torch.tensor([0]), 1).round(decimals=1)
-    tensor([[5.6000, 0.4000]], dtype=torch.float64)
+    tensor([[6.1000, 1.6000]], dtype=torch.float64)
     """
 
     learned: ClassVar[Mapping[str, str]] = {
