@@ -1,4 +1,4 @@
-"""What augmenters and meta-trained classifiers share: seeds, and folders that they are saved to."""
+"""What augmenters and meta-learned classifiers share: seeds, and folders that they are saved to."""
 
 from collections.abc import Hashable, Mapping
 from numbers import Integral
@@ -20,11 +20,10 @@ _NOT_SAVED = ("tell", "callbacks", "device")
 
 
 class SavedEstimator(BaseEstimator):
-    """Estimator whose random draws follow from `random_state`, and which can be saved once it has learned.
+    """Estimator whose random draws follow from `random_state`, and which can be saved once fitted.
 
-    What was learned is saved as tensors and JSON; nothing is ever unpickled. A subclass writes `_tensors`, `_restore`
-    and, where there is more than tensors to keep, `_details`. What it learned from were base classes: their names and
-    the number of features are kept for it.
+    The fitted state is saved as tensors and JSON, with the names of the base classes; nothing is ever unpickled. A
+    subclass implements `_base_classes`, `_tensors`, `_restore` and, for state other than tensors, `_details`.
     """
 
     random_state: Any
@@ -32,14 +31,9 @@ class SavedEstimator(BaseEstimator):
     tell: Any = None
 
     def save(self, folder: str | PathLike[str]) -> None:
-        """Write what was learned to a folder, as `model.safetensors` and `config.json`.
+        """Write the fitted state to a folder, made if missing, as `model.safetensors` and `config.json`.
 
-        Functions among the parameters are left out; they are as by default when it is read.
-
-        Parameters
-        ----------
-        folder : str or path
-            Made where it is missing.
+        Functions among the parameters are left out; `load` gives them their defaults.
         """
         check_is_fitted(self)
         config = {
@@ -50,7 +44,7 @@ class SavedEstimator(BaseEstimator):
         write_model(folder, type(self).__name__, self._tensors(), config)
 
     def saved_parameters(self) -> dict[str, Any]:
-        """Give the parameters that `save` writes, as JSON can hold them."""
+        """Give the parameters that `save` writes, in types that JSON can hold."""
         given = self.get_params(deep=False)  # type: ignore[no-untyped-call]
         kept = {name: value for name, value in given.items() if name not in _NOT_SAVED and not callable(value)}
         parameters = {name: _plain(value) for name, value in kept.items()}
@@ -60,15 +54,7 @@ class SavedEstimator(BaseEstimator):
 
     @classmethod
     def load(cls: type[EstimatorT], folder: str | PathLike[str], *, device: str = "auto") -> EstimatorT:
-        """Read what `save` wrote, onto any device, whatever it was trained on.
-
-        Parameters
-        ----------
-        folder : str or path
-            What `save` was given.
-        device : {"auto", "cpu", "cuda", "mps"}
-            Where it shall compute, for those that use torch.
-        """
+        """Read what `save` wrote, onto any device ("auto", "cpu", "cuda" or "mps"), whatever it was trained on."""
         tensors, config = read_model(folder, cls.__name__)
         with reading(folder, "holds a damaged model, or one of another version of cpaan"):
             given = {name: value for name, value in config["parameters"].items() if name not in _NOT_SAVED}
@@ -91,7 +77,7 @@ class SavedEstimator(BaseEstimator):
         raise NotImplementedError
 
     def _seed(self, purpose: int) -> int:
-        """Give a seed for one purpose, 0 for training and 1 for what comes after."""
+        """Give a seed for one purpose: 0 for training, 1 for everything after."""
         try:
             source = check_random_state(self.random_state)
         except ValueError as error:
@@ -100,7 +86,7 @@ class SavedEstimator(BaseEstimator):
 
 
 def _plain(value: Any) -> Any:
-    """Give NumPy's numbers and arrays as Python's own, and what is named by class as pairs, which JSON has."""
+    """Convert NumPy's numbers and arrays to Python's own, and mappings by class name to pairs, for JSON."""
     if isinstance(value, Mapping):
         return {"by_class": [[encode_name(_own(name)), _plain(each)] for name, each in value.items()]}
     if isinstance(value, (list, tuple)):
@@ -113,13 +99,13 @@ def _own(value: Any) -> Any:
 
 
 def _from_plain(value: Any) -> Any:
-    """Give back what is named by class."""
+    """Restore mappings by class name."""
     return {decode_name(name): each for name, each in value["by_class"]} if isinstance(value, dict) else value
 
 
 def base_classes(config: dict[str, Any]) -> tuple[Hashable, ...]:
-    """Give the names of the base classes that a saved estimator learned from."""
+    """Read the names of the base classes from a saved configuration."""
     names = tuple(decode_name(name) for name in config["classes"])
     if not isinstance(config["classes"], list) or len(set(names)) < len(names):
-        raise InputError("its classes are no list of distinct names")
+        raise InputError("classes must be a list of distinct names")
     return names
