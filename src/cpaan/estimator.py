@@ -1,4 +1,4 @@
-"""What augmenters and meta-trained classifiers share: seeds, and folders that they are saved to."""
+"""What augmenters and meta-learned classifiers share: seeds, and folders that they are saved to."""
 
 from collections.abc import Hashable, Mapping
 from numbers import Integral
@@ -21,11 +21,10 @@ _NOT_SAVED = ("tell", "callbacks", "device")
 
 
 class SavedEstimator(BaseEstimator):
-    """Estimator whose random draws follow from `random_state`, and which can be saved once it has learned.
+    """Estimator whose random draws follow from `random_state`, and which can be saved once fitted.
 
-    What was learned is saved as tensors and JSON; nothing is ever unpickled. A subclass writes `_tensors`, `_restore`
-    and, where there is more than tensors to keep, `_details`. What it learned from were base classes: their names and
-    the number of features are kept for it.
+    The fitted state is saved as tensors and JSON, with the names of the base classes; nothing is ever unpickled. A
+    subclass implements `_base_classes`, `_tensors`, `_restore` and, for state other than tensors, `_details`.
     """
 
     random_state: Any
@@ -33,14 +32,9 @@ class SavedEstimator(BaseEstimator):
     tell: Any = None
 
     def save(self, folder: str | PathLike[str]) -> None:
-        """Write what was learned to a folder, as `model.safetensors` and `config.json`.
+        """Write the fitted state to a folder, made if missing, as `model.safetensors` and `config.json`.
 
-        Functions among the parameters are left out; they are as by default when it is read.
-
-        Parameters
-        ----------
-        folder : str or path
-            Made where it is missing.
+        Functions among the parameters are left out; `load` gives them their defaults.
         """
         check_is_fitted(self)
         config = {
@@ -51,7 +45,7 @@ class SavedEstimator(BaseEstimator):
         write_model(folder, type(self).__name__, self._tensors(), config)
 
     def saved_parameters(self) -> dict[str, Any]:
-        """Give the parameters that `save` writes, as JSON can hold them."""
+        """Give the parameters that `save` writes, in types that JSON can hold."""
         given = self.get_params(deep=False)  # type: ignore[no-untyped-call]
         kept = {name: value for name, value in given.items() if name not in _NOT_SAVED and not callable(value)}
         parameters = {name: as_json(value) for name, value in kept.items()}
@@ -61,15 +55,7 @@ class SavedEstimator(BaseEstimator):
 
     @classmethod
     def load(cls: type[EstimatorT], folder: str | PathLike[str], *, device: str = "auto") -> EstimatorT:
-        """Read what `save` wrote, onto any device, whatever it was trained on.
-
-        Parameters
-        ----------
-        folder : str or path
-            What `save` was given.
-        device : {"auto", "cpu", "cuda", "mps"}
-            Where it shall compute, for those that use torch.
-        """
+        """Read what `save` wrote, onto any device ("auto", "cpu", "cuda" or "mps"), whatever it was trained on."""
         tensors, config = read_model(folder, cls.__name__)
         with reading(folder, "holds a damaged model, or one of another version of cpaan"):
             given = {name: value for name, value in config["parameters"].items() if name not in _NOT_SAVED}
@@ -92,7 +78,7 @@ class SavedEstimator(BaseEstimator):
         raise NotImplementedError
 
     def _seed(self, purpose: int) -> int:
-        """Give a seed for one purpose, 0 for training and 1 for what comes after."""
+        """Give a seed for one purpose: 0 for training, 1 for everything after."""
         try:
             source = check_random_state(self.random_state)
         except ValueError as error:
@@ -100,12 +86,17 @@ class SavedEstimator(BaseEstimator):
         return int(source.randint(2**31 - 1, size=2)[purpose])
 
 
+<<<<<<< HEAD
 def as_json(value: Any) -> Any:
     """Give NumPy's numbers and arrays as Python's own, what is named by class as pairs, and parts by their name."""
     if isinstance(value, Part):
         given = value.get_params(deep=False)
         kept = {name: as_json(each) for name, each in given.items() if name not in _NOT_SAVED and not callable(each)}
         return {"part": kind_of(type(value)), "parameters": kept}
+=======
+def _plain(value: Any) -> Any:
+    """Convert NumPy's numbers and arrays to Python's own, and mappings by class name to pairs, for JSON."""
+>>>>>>> hc
     if isinstance(value, Mapping):
         return {"by_class": [[encode_name(_own(name)), as_json(each)] for name, each in value.items()]}
     if isinstance(value, (list, tuple)):
@@ -117,6 +108,7 @@ def _own(value: Any) -> Any:
     return value.tolist() if isinstance(value, (np.generic, np.ndarray)) else value
 
 
+<<<<<<< HEAD
 def from_json(value: Any) -> Any:
     """Give back what `as_json` was given."""
     if not isinstance(value, dict):
@@ -124,11 +116,16 @@ def from_json(value: Any) -> Any:
     if "part" in value:
         return make_part(value["part"], {name: from_json(each) for name, each in value["parameters"].items()})
     return {decode_name(name): each for name, each in value["by_class"]}
+=======
+def _from_plain(value: Any) -> Any:
+    """Restore mappings by class name."""
+    return {decode_name(name): each for name, each in value["by_class"]} if isinstance(value, dict) else value
+>>>>>>> hc
 
 
 def base_classes(config: dict[str, Any]) -> tuple[Hashable, ...]:
-    """Give the names of the base classes that a saved estimator learned from."""
+    """Read the names of the base classes from a saved configuration."""
     names = tuple(decode_name(name) for name in config["classes"])
     if not isinstance(config["classes"], list) or len(set(names)) < len(names):
-        raise InputError("its classes are no list of distinct names")
+        raise InputError("classes must be a list of distinct names")
     return names

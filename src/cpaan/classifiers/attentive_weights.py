@@ -86,14 +86,7 @@ class AttentiveWeightsRecipe(MetaRecipe):
 
 
 QUICK = AttentiveWeightsRecipe(
-    base_episodes=300,
-    episodes=300,
-    ways=30,
-    shots=(1, 5),
-    queries=2,
-    learning_rate=1e-3,
-    halve_every=100,
-    width=0,
+    base_episodes=300, episodes=300, ways=30, shots=(1, 5), queries=2, learning_rate=1e-3, halve_every=100, width=0
 )
 # NOTE[paper]: tasks with five novel classes of one or five shots are published, for mini-ImageNet, and 60 epochs of
 # SGD there; the features, which it trains in the first stage, are given here.
@@ -118,12 +111,8 @@ class AttentiveWeightGenerator(NetworkClassifier):
     ----------
     recipe : {"quick", "paper"}
         Source of the numbers below: under a minute on two cores, or the published ones as far as they are known.
-    random_state : int, RandomState or None
-        Seed of every random draw.
-    device : {"auto", "cpu", "cuda", "mps"}
-        Where to train.
-    tell : callable, optional
-        Called with a `Progress` during training.
+    random_state, device, tell
+        Seed, place and progress of training; see `cpaan.classifiers.meta.NetworkClassifier`.
     base_episodes, width, episodes, ways, shots, queries, learning_rate, halve_every, weight_decay : optional
         Numbers of the recipe to override; see `AttentiveWeightsRecipe`. With a `width` the first stage also learns a
         transform of the features, z = f(x), which starts as the identity.

@@ -7,7 +7,7 @@ E. Triantafillou et al., *Meta-Dataset: a dataset of datasets for learning to le
 
 import math
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -134,8 +134,8 @@ class MAMLRecipe(MetaRecipe):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_count("width", self.width, least=0)
-        check_count("steps", self.steps)
-        check_count("fit_steps", self.fit_steps)
+        for name in ("steps", "fit_steps"):
+            check_count(name, getattr(self, name))
         for name in ("head_rate", "body_rate"):
             check_positive(name, getattr(self, name))
 
@@ -156,19 +156,7 @@ QUICK = MAMLRecipe(
 # NOTE[paper]: 5 ways, 15 queries, 60,000 steps of Adam with rate 1e-3, and 5 inner steps with 10 in testing are those
 # of mini-ImageNet, where a step takes two or four tasks at once and all inner rates are 0.01, not learned. There the
 # head has a learned start for each of its rows too, which are as many as the classes of every task.
-PAPER = MAMLRecipe(
-    episodes=60_000,
-    ways=5,
-    shots=(1, 5),
-    queries=15,
-    learning_rate=1e-3,
-    halve_every=60_000,
-    width=256,
-    steps=5,
-    fit_steps=10,
-    head_rate=3.0,
-    body_rate=0.1,
-)
+PAPER = replace(QUICK, episodes=60_000, ways=5, queries=15, learning_rate=1e-3, halve_every=60_000, fit_steps=10)
 RECIPES = {"quick": QUICK, "paper": PAPER}
 
 
@@ -188,12 +176,8 @@ class MAML(NetworkClassifier):
     ----------
     recipe : {"quick", "paper"}
         Source of the numbers below: under a minute on two cores, or the published ones of mini-ImageNet.
-    random_state : int, RandomState or None
-        Seed of every random draw.
-    device : {"auto", "cpu", "cuda", "mps"}
-        Where to train.
-    tell : callable, optional
-        Called with a `Progress` during training.
+    random_state, device, tell
+        Seed, place and progress of training; see `cpaan.classifiers.meta.NetworkClassifier`.
     head : {"common", "prototype"}
         Where the head's rows start. On sentence embeddings and network features both separated novel classes equally
         well, and "common" favoured base classes less: 4 points of generalised accuracy with one shot.
@@ -208,12 +192,8 @@ class MAML(NetworkClassifier):
     ----------
     network_ : torch.nn.Module
         What was meta-learned.
-    history_ : dict
-        The episodes of the logging steps and the mean loss at each.
-    base_classes_ : tuple
-        Names of the classes used for meta-training.
-    classes_ : ndarray of shape (n_classes,)
-        The labels given to `fit`, sorted.
+    history_, base_classes_, classes_
+        See `cpaan.classifiers.meta.NetworkClassifier`.
 
     Examples
     --------

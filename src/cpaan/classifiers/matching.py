@@ -168,7 +168,23 @@ def cosines(left: Tensor, right: Tensor) -> Tensor:
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class MatchingNetwork(EpisodicClassifier):
+class ContextualClassifier(EpisodicClassifier):
+    """Classifier that matches by embeddings which know the whole support."""
+
+    context: bool = True
+    context_width: int = 128
+    _network: ClassVar[type[ContextualNetwork]]
+
+    def _check_settings(self) -> None:
+        super()._check_settings()
+        check_count("context_width", self.context_width)
+
+    def _build(self, dimension: int, n_base: int) -> nn.Module:
+        return self._network(dimension, self.width, context_width=int(self.context_width) if self.context else 0)
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class MatchingNetwork(ContextualClassifier):
     """Match examples with the examples at hand, by embeddings that know all of these.
 
     P(k given x) = Σ_{i: y_i = k} a(x, x_i),  a(x, x_i) = softmax over i of exp(s) cos(f(x), g(x_i)) − log n_{y_i}
@@ -190,12 +206,8 @@ class MatchingNetwork(EpisodicClassifier):
         Maximum number of examples of a class to keep.
     recipe : {"quick", "paper"}
         Source of the numbers below: about a minute on two cores, or as long as the benchmark's own code trains.
-    random_state : int, RandomState or None
-        Seed of every random draw.
-    device : {"auto", "cpu", "cuda", "mps"}
-        Where to train.
-    tell : callable, optional
-        Called with a `Progress` during training.
+    random_state, device, tell
+        Seed, place and progress of training; see `cpaan.classifiers.meta.NetworkClassifier`.
     width : int
         Width of the hidden layer of e, a residual network on standardised features.
     held_out : float
@@ -207,12 +219,8 @@ class MatchingNetwork(EpisodicClassifier):
     ----------
     network_ : torch.nn.Module
         Embeddings and contexts.
-    history_ : dict
-        The episodes of the logging steps and the mean loss at each.
-    base_classes_ : tuple
-        Names of the classes used for meta-training.
-    classes_ : ndarray of shape (n_classes,)
-        The labels given to `fit`, sorted.
+    history_, base_classes_, classes_
+        See `cpaan.classifiers.meta.NetworkClassifier`.
 
     Examples
     --------
@@ -225,28 +233,16 @@ class MatchingNetwork(EpisodicClassifier):
     array(['new', 'newer'], dtype='<U5')
     """
 
-    context: bool = True
-    context_width: int = 128
     support_per_class: int = 20
+    _network: ClassVar[type[ContextualNetwork]] = MatchingScores
     _recipes: ClassVar[Mapping[str, MetaRecipe]] = {
-        "quick": MetaRecipe(
-            episodes=150,
-            ways=20,
-            shots=(1, 2, 5),
-            queries=4,
-            learning_rate=1e-3,
-            halve_every=60,
-        ),
+        "quick": MetaRecipe(episodes=150, ways=20, shots=(1, 2, 5), queries=4, learning_rate=1e-3, halve_every=60),
         "paper": PAPER,
     }
 
     def _check_settings(self) -> None:
         super()._check_settings()
-        check_count("context_width", self.context_width)
         check_count("support_per_class", self.support_per_class)
-
-    def _build(self, dimension: int, n_base: int) -> nn.Module:
-        return MatchingScores(dimension, self.width, context_width=int(self.context_width) if self.context else 0)
 
     def _adapt(self, features: npt.NDArray[Any], targets: IntegerArray) -> None:
         self._check_settings()
@@ -255,7 +251,7 @@ class MatchingNetwork(EpisodicClassifier):
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class PrototypeMatchingNetwork(EpisodicClassifier):
+class PrototypeMatchingNetwork(ContextualClassifier):
     """Match examples with class prototypes, by embeddings that know all prototypes.
 
     c_k = Σ_{i: y_i = k} e(x_i) / n_k,  g_k = c_k + U (→h_k + ←h_k)
@@ -276,12 +272,8 @@ class PrototypeMatchingNetwork(EpisodicClassifier):
         Width of the LSTMs' states.
     recipe : {"quick", "paper"}
         Source of the numbers below: about a minute on two cores, or as long as the benchmark's own code trains.
-    random_state : int, RandomState or None
-        Seed of every random draw.
-    device : {"auto", "cpu", "cuda", "mps"}
-        Where to train.
-    tell : callable, optional
-        Called with a `Progress` during training.
+    random_state, device, tell
+        Seed, place and progress of training; see `cpaan.classifiers.meta.NetworkClassifier`.
     width : int
         Width of the hidden layer of e, a residual network on the direction of standardised features.
     held_out : float
@@ -293,12 +285,8 @@ class PrototypeMatchingNetwork(EpisodicClassifier):
     ----------
     network_ : torch.nn.Module
         Embeddings and contexts.
-    history_ : dict
-        The episodes of the logging steps and the mean loss at each.
-    base_classes_ : tuple
-        Names of the classes used for meta-training.
-    classes_ : ndarray of shape (n_classes,)
-        The labels given to `fit`, sorted.
+    history_, base_classes_, classes_
+        See `cpaan.classifiers.meta.NetworkClassifier`.
 
     Examples
     --------
@@ -312,25 +300,10 @@ class PrototypeMatchingNetwork(EpisodicClassifier):
     array(['new', 'newer'], dtype='<U5')
     """
 
-    context: bool = True
-    context_width: int = 128
+    _network: ClassVar[type[ContextualNetwork]] = PrototypeMatchingScores
     _recipes: ClassVar[Mapping[str, MetaRecipe]] = {
         "quick": MetaRecipe(
-            episodes=150,
-            ways=40,
-            shots=(1, 2, 5, 10, 20),
-            queries=2,
-            learning_rate=1e-3,
-            halve_every=60,
+            episodes=150, ways=40, shots=(1, 2, 5, 10, 20), queries=2, learning_rate=1e-3, halve_every=60
         ),
         "paper": PAPER,
     }
-
-    def _check_settings(self) -> None:
-        super()._check_settings()
-        check_count("context_width", self.context_width)
-
-    def _build(self, dimension: int, n_base: int) -> nn.Module:
-        return PrototypeMatchingScores(
-            dimension, self.width, context_width=int(self.context_width) if self.context else 0
-        )

@@ -10,7 +10,6 @@ from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
@@ -75,7 +74,7 @@ class MetaClassifier(ScoreClassifier, SavedEstimator):
         """Learn from base classes."""
         raise NotImplementedError
 
-    def _adapt(self, features: npt.NDArray[Any], targets: IntegerArray) -> None:
+    def _adapt(self, features: NDArray[Any], targets: IntegerArray) -> None:
         """Take the examples at hand; `targets` are indices into `classes_`."""
         raise NotImplementedError
 
@@ -257,6 +256,19 @@ class NetworkClassifier(MetaClassifier):
     The constructor parameters that all of them share are declared here once. A subclass adds its own, as a dataclass,
     and implements `_build`, `_train`, `_adapt` and `_score_block`.
 
+    Parameters
+    ----------
+    recipe : str
+        Source of the numbers below.
+    random_state : int, RandomState or None
+        Seed of every random draw.
+    device : {"auto", "cpu", "cuda", "mps"}
+        Where to train.
+    tell : callable, optional
+        Called with a `Progress` during training.
+    episodes, ways, shots, queries, learning_rate, halve_every, weight_decay : optional
+        Numbers of the recipe to override; see `MetaRecipe`.
+
     Attributes
     ----------
     network_ : torch.nn.Module
@@ -265,6 +277,10 @@ class NetworkClassifier(MetaClassifier):
         The change of units that maps features to the input of the network.
     history_ : dict
         The episodes of the logging steps and the mean loss at each.
+    base_classes_ : tuple
+        Names of the classes used for meta-training.
+    classes_ : ndarray of shape (n_classes,)
+        The labels given to `fit`, sorted.
     """
 
     recipe: str = "quick"

@@ -116,12 +116,8 @@ class PrototypicalNetwork(EpisodicClassifier):
         scores are scaled squared Euclidean distances.
     recipe : {"quick", "paper"}
         Source of the numbers below: under a minute on two cores, or as long as the benchmark's own code trains.
-    random_state : int, RandomState or None
-        Seed of every random draw.
-    device : {"auto", "cpu", "cuda", "mps"}
-        Where to train.
-    tell : callable, optional
-        Called with a `Progress` during training.
+    random_state, device, tell
+        Seed, place and progress of training; see `cpaan.classifiers.meta.NetworkClassifier`.
     width : int
         Width of the hidden layer of f; with 0 only the scale s is learned.
     held_out : float
@@ -134,12 +130,8 @@ class PrototypicalNetwork(EpisodicClassifier):
     ----------
     network_ : torch.nn.Module
         With f as its `embedding`.
-    history_ : dict
-        The episodes of the logging steps and the mean loss at each.
-    base_classes_ : tuple
-        Names of the classes used for meta-training.
-    classes_ : ndarray of shape (n_classes,)
-        The labels given to `fit`, sorted.
+    history_, base_classes_, classes_
+        See `cpaan.classifiers.meta.NetworkClassifier`.
 
     Examples
     --------
@@ -155,12 +147,7 @@ class PrototypicalNetwork(EpisodicClassifier):
     directions: bool | str = "auto"
     _recipes: ClassVar[Mapping[str, MetaRecipe]] = {
         "quick": MetaRecipe(
-            episodes=200,
-            ways=60,
-            shots=(1, 2, 5, 10, 20),
-            queries=3,
-            learning_rate=1e-3,
-            halve_every=80,
+            episodes=200, ways=60, shots=(1, 2, 5, 10, 20), queries=3, learning_rate=1e-3, halve_every=80
         ),
         "paper": PAPER,
     }

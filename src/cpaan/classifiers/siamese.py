@@ -5,7 +5,7 @@ workshop 2015.
 """
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -93,16 +93,7 @@ QUICK = SiameseRecipe(
 )
 # NOTE[paper]: published are batches of 64 + 64 pairs, 200 epochs of 150,000 pairs, a rate that falls by 1 % after each
 # and 4,096 units; the rate itself was searched for, with momentum, and here is Adam's.
-PAPER = SiameseRecipe(
-    episodes=234_000,
-    ways=64,
-    shots=(1,),
-    queries=1,
-    learning_rate=1e-4,
-    halve_every=81_000,
-    width=4096,
-    match="nearest",
-)
+PAPER = replace(QUICK, episodes=234_000, ways=64, halve_every=81_000, width=4096, match="nearest")
 RECIPES = {"quick": QUICK, "paper": PAPER}
 
 
@@ -123,12 +114,8 @@ class SiameseNetwork(NetworkClassifier):
     ----------
     recipe : {"quick", "paper"}
         Source of the numbers below: under a minute on two cores, or the published ones as far as they are known.
-    random_state : int, RandomState or None
-        Seed of every random draw.
-    device : {"auto", "cpu", "cuda", "mps"}
-        Where to train.
-    tell : callable, optional
-        Called with a `Progress` during training.
+    random_state, device, tell
+        Seed, place and progress of training; see `cpaan.classifiers.meta.NetworkClassifier`.
     match : {"prototype", "nearest", "mean"}, optional
         What an example is compared with: the mean of f over the class ("quick"), its most similar example ("paper",
         the published rule for one shot) or all its examples, averaged. Among many similar examples the nearest is near
@@ -144,12 +131,8 @@ class SiameseNetwork(NetworkClassifier):
     ----------
     network_ : torch.nn.Module
         The twin network.
-    history_ : dict
-        The episodes of the logging steps and the mean loss at each.
-    base_classes_ : tuple
-        Names of the classes used for meta-training.
-    classes_ : ndarray of shape (n_classes,)
-        The labels given to `fit`, sorted.
+    history_, base_classes_, classes_
+        See `cpaan.classifiers.meta.NetworkClassifier`.
 
     Examples
     --------
