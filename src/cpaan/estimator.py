@@ -86,17 +86,12 @@ class SavedEstimator(BaseEstimator):
         return int(source.randint(2**31 - 1, size=2)[purpose])
 
 
-<<<<<<< HEAD
 def as_json(value: Any) -> Any:
     """Give NumPy's numbers and arrays as Python's own, what is named by class as pairs, and parts by their name."""
     if isinstance(value, Part):
         given = value.get_params(deep=False)
         kept = {name: as_json(each) for name, each in given.items() if name not in _NOT_SAVED and not callable(each)}
         return {"part": kind_of(type(value)), "parameters": kept}
-=======
-def _plain(value: Any) -> Any:
-    """Convert NumPy's numbers and arrays to Python's own, and mappings by class name to pairs, for JSON."""
->>>>>>> hc
     if isinstance(value, Mapping):
         return {"by_class": [[encode_name(_own(name)), as_json(each)] for name, each in value.items()]}
     if isinstance(value, (list, tuple)):
@@ -108,7 +103,6 @@ def _own(value: Any) -> Any:
     return value.tolist() if isinstance(value, (np.generic, np.ndarray)) else value
 
 
-<<<<<<< HEAD
 def from_json(value: Any) -> Any:
     """Give back what `as_json` was given."""
     if not isinstance(value, dict):
@@ -116,11 +110,6 @@ def from_json(value: Any) -> Any:
     if "part" in value:
         return make_part(value["part"], {name: from_json(each) for name, each in value["parameters"].items()})
     return {decode_name(name): each for name, each in value["by_class"]}
-=======
-def _from_plain(value: Any) -> Any:
-    """Restore mappings by class name."""
-    return {decode_name(name): each for name, each in value["by_class"]} if isinstance(value, dict) else value
->>>>>>> hc
 
 
 def base_classes(config: dict[str, Any]) -> tuple[Hashable, ...]:
