@@ -380,6 +380,7 @@ from pathlib import Path
 import numpy as np
 from cpaan import CPAAN
 from cpaan.gan.callbacks import Checkpoints
+from cpaan.methods import set_numbers
 
 folder, numbers, moments = Path(sys.argv[1]), json.loads(sys.argv[2]), random.Random(0)
 X, y = np.load(folder / "X.npy"), np.load(folder / "y.npy")
@@ -388,7 +389,7 @@ checkpoints = folder / "checkpoints"
 def start(name, callbacks):
     process = os.fork()
     if process == 0:
-        cpaan(callbacks=callbacks, **numbers).fit(X, y).save(folder / name)
+        set_numbers(CPAAN(callbacks=callbacks), numbers).fit(X, y).save(folder / name)
         os._exit(0)
     return process
 
