@@ -159,7 +159,7 @@ def test_a_configuration_cannot_ask_for_networks_of_any_size(hub: FakeHub) -> No
     push_to_hub(trained(), "me/model")
     stored = hub.root / "me" / "model" / "config.json"
     config = json.loads(stored.read_bytes())
-    config["architecture"]["width"] = 10**7  # of 400 terabytes
+    config["numbers"]["width"] = 10**7  # of 400 terabytes
     stored.write_text(json.dumps(config))
     with pytest.raises(InputError, match="do not fit one another"):
         from_hub("me/model", device="cpu")

@@ -91,7 +91,8 @@ class Method:
         )
 
 
-CLASSIFIERS = {
+# Public names of final classifiers, or functions of settings that make one.
+CLASSIFIERS: "dict[str, str | Callable[[Settings], ScoreClassifier]]" = {
     "nearest-prototype": "NearestPrototype",
     "linear": "LinearClassifier",
     "cosine": "CosineClassifier",
@@ -191,8 +192,8 @@ def find_method(name: str) -> Method:
     if center not in CENTERS or deviations not in DEVIATIONS:
         cells = [f"{center}+{deviations}" for center in CENTERS for deviations in DEVIATIONS]
         close = get_close_matches(name, [*METHODS, *cells], n=1)
-        hint = f"; did you mean {close[0]!r}?" if close else ""
-        raise InputError(f"unknown method {name!r}{hint} Choose from {', '.join(METHODS)}, or {GRAMMAR}")
+        hint = f"did you mean {close[0]!r}? Choose" if close else "choose"
+        raise InputError(f"unknown method {name!r}; {hint} from {', '.join(METHODS)}, or {GRAMMAR}")
     summary = f"{deviations if deviations != 'none' else 'no'} deviations about the {_TITLES[center]}"
     if name in CELLS:
         same = METHODS[CELLS[name]]
@@ -245,7 +246,8 @@ def make_classifier(name: str, settings: Settings | None = None) -> "ScoreClassi
     """
     if name not in CLASSIFIERS:
         raise InputError(f"unknown classifier {name!r}; choose one of {', '.join(CLASSIFIERS)}")
-    made: ScoreClassifier = _configured(public(CLASSIFIERS[name]), settings or Settings(), {})
+    kind, asked = CLASSIFIERS[name], settings or Settings()
+    made: ScoreClassifier = _configured(public(kind), asked, {}) if isinstance(kind, str) else kind(asked)
     return made
 
 

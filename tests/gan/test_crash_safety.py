@@ -381,6 +381,7 @@ import numpy as np
 import torch
 from cpaan import CPAAN
 from cpaan.gan.callbacks import Checkpoints
+from cpaan.methods import set_numbers
 
 torch.optim.Adam([torch.zeros(1)])  # the first optimizer of a process imports much
 folder, numbers, moments = Path(sys.argv[1]), json.loads(sys.argv[2]), random.Random(0)
@@ -390,7 +391,7 @@ checkpoints = folder / "checkpoints"
 def start(name, callbacks):
     process = os.fork()
     if process == 0:
-        cpaan(callbacks=callbacks, **numbers).fit(X, y).save(folder / name)
+        set_numbers(CPAAN(callbacks=callbacks), numbers).fit(X, y).save(folder / name)
         os._exit(0)
     return process
 

@@ -30,8 +30,6 @@ def test_the_recipe_paper_has_the_papers_numbers() -> None:
         "neighborhood": "soft",
         "pairing": "all",
         "generator": "plain",
-        "anchor": "shots",
-        "spread": 1.0,
     }
     assert {name: asdict(PAPER)[name] for name in printed} == printed
 

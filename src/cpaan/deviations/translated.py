@@ -92,6 +92,7 @@ class Translated(Deviations):
     model_: Translator
     residual_: ResidualCovariance | None
     history_: dict[str, Any]
+    _units: Scaling | None = None  # of the base examples, which a checkpoint is compared with
 
     def __init__(
         self,
@@ -130,7 +131,8 @@ class Translated(Deviations):
     def units(self, base: FeatureSet) -> Scaling:
         """Return the units of the recipe, in which its loss weights and its temperature mean something."""
         recipe = self.resolve("recipe")
-        return choose_units(base, within_distance=recipe.within_distance, centered=recipe.centered)
+        self._units = choose_units(base, within_distance=recipe.within_distance, centered=recipe.centered)
+        return self._units
 
     def check(self) -> None:
         """Refuse parameters out of range."""
@@ -310,7 +312,7 @@ class Translated(Deviations):
             "center": repr(center),
             "residual_covariance": self.residual_covariance,
             "spread": self.spread,
-            "base examples": fingerprint(bank),
+            "base examples": fingerprint(bank, self._units),
             "novel examples": None if novel is None else fingerprint(novel),
             "model to train further": None if start is None else _hash(start),
             **recipe.get_params(),
@@ -372,9 +374,11 @@ class HeldOutScore:
         return 100 * float((found == self._query_labels.numpy()).mean())
 
 
-def fingerprint(bank: ClassBank) -> str:
-    """Hash the examples of a bank, in blocks: they may lie in a file that is larger than memory."""
+def fingerprint(bank: ClassBank, units: Scaling | None = None) -> str:
+    """Hash the examples of a bank and their units, in blocks: they may lie in a file that is larger than memory."""
     digest = hashlib.sha256(f"{tuple(bank.rows.shape)} {bank.counts.tolist()}".encode())
+    if units is not None:
+        digest.update(f"{units.factor!r} {units.origin.tolist()}".encode())
     for block in row_blocks(bank.rows):
         digest.update(bank.rows[block].cpu().contiguous().numpy().data)
     return digest.hexdigest()[:_DIGITS]

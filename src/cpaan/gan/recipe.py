@@ -233,8 +233,8 @@ def make_recipe(recipe: str | Recipe, **changes: Any) -> Recipe:
     >>> make_recipe("paper", episodes=10).episodes
     10
     """
-    unknown = set(changes) - {field.name for field in fields(Recipe)}
+    known = [field.name for field in fields(Recipe) if field.name != "name"]
+    unknown = set(changes) - set(known)
     if unknown:
-        known = ", ".join(field.name for field in fields(Recipe))
-        raise InputError(f"a recipe has no {', '.join(sorted(unknown))}; it has {known}")
+        raise InputError(f"a recipe has no {', '.join(sorted(unknown))}; it has {', '.join(known)}")
     return replace(find_recipe(recipe), **{key: value for key, value in changes.items() if value is not None})
