@@ -2,6 +2,7 @@
 
 import json
 import os
+import pickle
 import signal
 import time
 from collections.abc import Callable
@@ -208,6 +209,11 @@ def test_processes_that_are_sent_much_begin_together(tmp_path: Path) -> None:
 def test_an_error_in_a_process_reaches_the_caller() -> None:
     with pytest.raises(ZeroDivisionError):
         list(run_in_processes(divmod, (1,), [(1,), (0,)], jobs=2))
+
+
+def test_what_processes_cannot_receive_is_an_error_and_no_endless_wait() -> None:
+    with pytest.raises((AttributeError, pickle.PicklingError)):
+        list(run_in_processes(divmod, (lambda: 1,), [(1,)], jobs=2))
 
 
 def test_no_scheduler_is_a_clear_error() -> None:

@@ -285,6 +285,7 @@ class Translated(Deviations):
         model = Translator(networks.eval().requires_grad_(False), summary, recipe, self.variant, temperature)
         found = self.probe(model, center, generator)
         self.model_, self.residual_ = found.model_, found.residual_
+        self.callbacks, self.tell = (), None  # what was trained may go to other processes; functions stay here
         return self
 
     def _own_recipe(self) -> Recipe:

@@ -1,5 +1,6 @@
 """The benchmark: every method, number of shots and trial on one bank of features, in both settings."""
 
+import pickle
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, replace
@@ -28,7 +29,7 @@ from cpaan.training.progress import Bars
 NORMALIZATIONS = ("none", "l2", "center-l2")
 RETRIES = 3  # of a cell whose Dask worker dies
 Task = tuple[Any, ...]
-Inbox: TypeAlias = "Queue[tuple[Callable[..., Any], Task]]"
+Inbox: TypeAlias = "Queue[bytes]"
 
 
 @dataclass(frozen=True)
@@ -187,8 +188,10 @@ def run_in_processes(function: Callable[..., Any], shared: Task, tasks: Sequence
     # Initial arguments would make processes start one after the other: each start waits until the process has imported
     # the libraries and read everything. A thread feeds the queue instead.
     queue: Inbox = context.Queue()
+    # Pickled here: that thread would drop what cannot be pickled, and processes would wait for it for ever.
+    content = pickle.dumps((function, shared))
     for _ in range(jobs):
-        queue.put((function, shared))
+        queue.put(content)
     with ProcessPoolExecutor(jobs, context, _receive, (queue,)) as pool:
         futures = [pool.submit(_call_received, task) for task in tasks]
         try:
@@ -205,7 +208,7 @@ _received: tuple[Callable[..., Any], Task] | None = None
 
 def _receive(queue: Inbox) -> None:
     global _received  # noqa: PLW0603  # a worker process serves one run
-    _received = queue.get()
+    _received = pickle.loads(queue.get())
 
 
 def _call_received(task: Task) -> Any:
