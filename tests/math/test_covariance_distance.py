@@ -259,3 +259,13 @@ def test_a_processor_decomposes_small_differences_and_iterates_on_large_ones(
     base, samples = normal(2, 3, r, D).float(), normal(2, s, D, seed=1).float()
     assert ky_fan.SMALL == 32
     assert torch.equal(covariance_distance(base, samples, 3), covariance_distance(base, samples, 3, solver))
+
+
+@pytest.mark.parametrize("size", [1e-18, 1e-15, 1e-12, 1e-10, 1e-8, 1.0, 1e6])
+def test_examples_that_are_all_alike_can_be_decomposed(size: float) -> None:
+    """LAPACK fails on some of the matrices that such examples leave."""
+    for seed in range(30):
+        samples = (size * normal(1, 1, 30, seed=seed).float()).expand(1, 15, 30)
+        for base in (torch.zeros(1, 1, 0, 30), torch.zeros(1, 1, 3, 30)):
+            found = covariance_distance(base, samples, 10, "exact")
+            torch.testing.assert_close(found[0, 0], samples.square().sum(), rtol=1e-4, atol=1e-36)

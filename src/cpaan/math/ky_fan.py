@@ -154,7 +154,11 @@ class _KyFanNorm(torch.autograd.Function):
 
 def _leading_eigenpairs(M: Tensor, m: int) -> tuple[Tensor, Tensor]:
     """Decompose symmetric matrices; give m eigenvalues by falling absolute value, and eigenvectors as columns."""
-    values, vectors = torch.linalg.eigh(M)
+    # Entries far below rounding are set to zero: LAPACK fails on some matrices of rank one that have subnormal ones.
+    info = torch.finfo(M.dtype)
+    size = torch.linalg.vector_norm(M, float("inf"), dim=(-2, -1), keepdim=True).clamp_min(info.tiny)
+    values, vectors = torch.linalg.eigh(torch.nn.functional.hardshrink(M / size, info.eps**2))
+    values = values * size.squeeze(-1)
     order = values.abs().argsort(dim=-1, descending=True, stable=True)[..., :m]
     return values.gather(-1, order), vectors.gather(-1, order.unsqueeze(-2).expand(*M.shape[:-1], -1))
 
