@@ -9,12 +9,15 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from rich.console import Console
 
+from cpaan import EmpiricalBayes, FeatureSet
 from cpaan.cli import output as progress
 from cpaan.cli import status
 from cpaan.cli.status import ERASE, IMPORTING, StatusLine, doing, paused_status, status_line
+from cpaan.data.files import write_features
 from cpaan.training.progress import Progress
 
 COMMAND = [sys.executable, "-m", "cpaan"]
@@ -66,15 +69,19 @@ def seconds_to_import(code: str) -> float:
 
 def test_a_terminal_shows_something_before_torch_is_imported(tmp_path: Path) -> None:
     light = seconds_to_import("import cpaan.cli.app, rich.console")
+    rng = np.random.default_rng(0)
+    EmpiricalBayes(random_state=0).fit(rng.normal(size=(40, 3)), np.repeat(np.arange(4), 10)).save(tmp_path / "model")
+    write_features(tmp_path / "shots.npz", FeatureSet(rng.normal(size=(2, 3)), ["new", "new"]))
+    command = ["augment", tmp_path / "model", tmp_path / "shots.npz", "-o", tmp_path / "made.npz"]
     with (tmp_path / "stdout").open("wb") as printed:
-        seen, process = on_a_terminal(["methods"], stdout=printed)
+        seen, process = on_a_terminal([str(part) for part in command], stdout=printed)
     assert process.returncode == 0
     assert IMPORTING in seen[0][1]
     # Long before the command is done, most of which is the import of torch.
     assert seen[0][0] < max(3 * light + 1, 0.6 * seen[-1][0])
     assert "".join(text for _, text in seen).endswith(ERASE)
     assert "\x1b" not in (tmp_path / "stdout").read_text()
-    assert "ccov-gan" in (tmp_path / "stdout").read_text()
+    assert "synthetic examples" in (tmp_path / "stdout").read_text()
 
 
 def test_nothing_is_shown_with_json() -> None:

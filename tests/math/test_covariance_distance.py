@@ -269,3 +269,16 @@ def test_examples_that_are_all_alike_can_be_decomposed(size: float) -> None:
         for base in (torch.zeros(1, 1, 0, 30), torch.zeros(1, 1, 3, 30)):
             found = covariance_distance(base, samples, 10, "exact")
             torch.testing.assert_close(found[0, 0], samples.square().sum(), rtol=1e-4, atol=1e-36)
+
+
+def test_tiny_rows_that_depend_on_each_other_stay_finite() -> None:
+    """What rounding leaves of constant features: squares of its rounding are below the smallest float."""
+    generator = torch.Generator().manual_seed(0)
+    for size in (1e-9, 1e-12, 1e-15):
+        rows = (
+            size * torch.randn(3, 1, 30, generator=generator) * (1 + 1e-7 * torch.randn(3, 15, 1, generator=generator))
+        )
+        samples = rows.requires_grad_()
+        covariance_distance(torch.zeros(1, 3, 3, 30), samples, 10).sum().backward()
+        assert samples.grad is not None
+        assert samples.grad.isfinite().all()

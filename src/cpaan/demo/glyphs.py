@@ -17,6 +17,7 @@ from cpaan.data.low_shot import draw_shots
 from cpaan.data.toys import glyph_split, load_glyphs
 from cpaan.evaluation.realism import diversity, spread
 from cpaan.evaluation.scores import evaluate_low_shot
+from cpaan.methods import set_numbers
 from cpaan.training.progress import Bars
 
 # Variants that are shown, and what they change. c-GAN is shown as in the paper alone: no centre is estimated.
@@ -52,10 +53,8 @@ def fit_glyphs(variant: str, seed: int, bars: Bars) -> bytes:
     """Meta-train a variant on the base characters; what comes back is pickled, for other processes to take."""
     base = glyph_task(seed).base
     settings = GLYPHS | CHANGES[variant]
-    augmenter = CPAAN(
-        variant=variant, recipe="quick", random_state=seed, tell=bars(f"glyphs, {variant}"), **settings
-    ).fit(base.features, base.names)
-    augmenter.tell = None
+    augmenter = CPAAN(variant=variant, recipe="quick", random_state=seed, tell=bars(f"glyphs, {variant}"))
+    set_numbers(augmenter, settings).fit(base.features, base.names).tell = None
     # By pickle itself: torch's own way between processes would leave tensors in the memory of a process that may end.
     return pickle.dumps(augmenter)
 

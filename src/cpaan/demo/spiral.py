@@ -11,6 +11,7 @@ from cpaan.data.low_shot import LowShotSplit
 from cpaan.data.toys import make_spiral
 from cpaan.gan.objective import VARIANTS
 from cpaan.math.prototypes import prototypes
+from cpaan.methods import set_numbers
 from cpaan.training.bank import draw_categories
 from cpaan.training.progress import Bars, Progress
 
@@ -37,7 +38,8 @@ POINTS = 300
 def fit_spiral(split: LowShotSplit, variant: str, seed: int, tell: Tell | None = None, **changes: Any) -> CPAAN:
     """Train one variant directly on the arms of a spiral."""
     base, shots = split.base, split.shots
-    augmenter = CPAAN(variant=variant, recipe="quick", random_state=seed, device="cpu", tell=tell, **(SPIRAL | changes))
+    augmenter = CPAAN(variant=variant, recipe="quick", random_state=seed, device="cpu", tell=tell)
+    set_numbers(augmenter, SPIRAL | changes)
     return augmenter.fit_direct(base.features, base.names, shots.features, shots.names)
 
 
