@@ -28,10 +28,8 @@ def test_every_variation_differs_and_has_a_folder_of_its_own() -> None:
     variations = chosen_variations([*GROUPS])
     assert len(variations) == 1 + sum(map(len, GROUPS.values()))
     assert next(iter(variations)) == AS_IT_IS
-    own, *others = (
-        repr(make_augmenter("ccov-gan", Settings(numbers=dict(numbers))).get_params())
-        for numbers in variations.values()
-    )
+    made: list[Any] = [make_augmenter("ccov-gan", Settings(numbers=dict(each))) for each in variations.values()]
+    own, *others = (repr(augmenter.get_params()) for augmenter in made)
     assert own not in others
     assert len(set(map(folder_name, variations))) == len(variations)
 
