@@ -14,6 +14,7 @@ import cpaan
 from cpaan import CPAAN, FeatureSet, InputError
 from cpaan.data import write_features
 from cpaan.extras import EXTRAS
+from cpaan.gan.recipe import QUICK
 
 installed = [name for name in (*EXTRAS, "pandas") if find_spec(name) is not None]
 assert not installed, f"the environment is not fresh: it has {installed}"
@@ -41,7 +42,7 @@ X = (5 * rng.normal(size=(8, 1, 5)) + rng.normal(size=(8, 30, 5))).reshape(-1, 5
 y = np.repeat([f"base {index}" for index in range(8)], 30)
 shots = rng.normal(size=(2, 5)), ["new", "new"]
 
-augmenter = CPAAN(recipe="quick", episodes=20, novel_per_episode=4, random_state=0, device="cpu").fit(X, y)
+augmenter = CPAAN(recipe=QUICK.but(novel_per_episode=4), episodes=20, random_state=0, device="cpu").fit(X, y)
 made, labels = augmenter.augment(*shots, per_class=7)
 assert made.shape == (7, 5)
 assert set(labels) == {"new"}
